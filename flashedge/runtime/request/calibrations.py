@@ -32,9 +32,9 @@ class Calibration:
     pair: str
     strategy: str
     fingerprint: str
-    """The pair's, at the time (`models.folders`)."""
+    """The pair's fingerprint at that time (`models.folders`)."""
     settings: Mapping[str, Any]
-    """What the runs had (`collect_settings`)."""
+    """The settings of the runs (`collect_settings`)."""
     rule: Rule | None
     """None in files of older versions means that no early exit paid."""
     provenance: Mapping[str, Any]
@@ -50,17 +50,18 @@ class Calibration:
 
     @property
     def loss_bound(self) -> float | None:
-        """95 % bound of the loss of accuracy. None in calibrations of older versions."""
+        """95 % bound of the loss of accuracy, a share. None in calibrations of older versions."""
         bound = self.provenance.get("chosen", {}).get("loss_bound")
         return None if bound is None else float(bound)
 
     @property
     def saved(self) -> float:
-        """Share of the tokens that the rule saved on the problems it was chosen on."""
+        """Share of the tokens that the rule saved, on the problems that chose it."""
         return float(self.provenance.get("chosen", {}).get("saved", 0.0))
 
     def is_better_than(self, other: Calibration) -> bool:
-        """Whether `other`, for the same models and settings, should not replace this silently."""
+        """Whether `other` has the same models and settings, and fewer problems or smaller savings.
+        Such a one should not replace this silently."""
         return (
             (self.fingerprint, self.settings) == (other.fingerprint, other.settings)
             and self.loss_bound is not None
@@ -108,8 +109,8 @@ def load_calibrations(config: Config) -> tuple[Calibration, ...]:
 
 @functools.lru_cache(maxsize=8)
 def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
-    """The calibrations of one version of the file, without those that chose a removed policy.
-    Raises ConfigError, OSError."""
+    """Parse one version of the file. Leaves out calibrations that chose a removed policy. Raises
+    ConfigError, OSError."""
     path = version.path
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -126,7 +127,7 @@ def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
 
 
 def find_calibration(pair: str, strategy: str, config: Config) -> Calibration | None:
-    """Raises ConfigError."""
+    """Find the stored calibration, whether it fits or not. Raises ConfigError."""
     found = (c for c in load_calibrations(config) if (c.pair, c.strategy) == (pair, strategy))
     return next(found, None)
 
@@ -166,7 +167,7 @@ def collect_settings(request: Request) -> dict[str, Any]:
 
 
 def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: str) -> str | None:
-    """Why a calibration does not fit runs of these settings on this pair."""
+    """Say why a calibration does not fit runs of these settings on this pair. None if it does."""
     if found.fingerprint != fingerprint:
         return f"the pair {found.pair} has changed since"
     made_with = {**_EARLIER, **found.settings}

@@ -13,15 +13,15 @@ from flashedge.errors import RequestError
 from flashedge.runtime.request.values import check_choice, check_float, check_int
 
 REMOVED = ("length", "initial_curve", "dynamic_curve")
-"""Policies that no new run can have. Stored runs that had one still open."""
+"""Policies that no new run can have. Stored runs that had one can still be read."""
 _REMOVED_FIELDS = ("max_tokens", "curve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitOptions:
-    """A request's early exit. Values that are left out are the strategy's own.
+    """A request's early exit. `build_exit_rule` fills in what is left out.
 
-    A run without early exit has no ExitOptions (the even policy).
+    A run without early exit has no ExitOptions, which the paper calls the even policy.
     Ref: arXiv 2412.20993 App. F.2, G.4; defaults: Table 3.
     """
 
@@ -34,8 +34,9 @@ class ExitOptions:
     give_up_after: int = 0
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
-    """A run does not converge while the strategy's first measure is below this. The first measure
-    of a vote is its entropy, since the chance of the lead is high from the start."""
+    """A run does not converge while the rule's first measure is below this. In place of LEAD, which
+    is high from the start, the measure is ENTROPY. Chosen by hand: with a tenth hardly any run is
+    stopped, and no measure exceeds 1."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
@@ -56,7 +57,7 @@ class ExitOptions:
             )
 
     def take_rule(self, rule: Rule) -> ExitOptions:
-        """A rule's policy, with what these options say of giving up."""
+        """Copy with the policy of a rule. What is said of giving up stays."""
         return replace(
             self, policy=rule.policy, detect=rule.detect, thresholds=dict(rule.thresholds)
         )
@@ -77,6 +78,7 @@ class ExitOptions:
 
 
 VOTES = ("self_consistency", "best_of_n")
+"""Strategies that vote among whole answers, so that LEAD suits them."""
 _BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
 """The rule for votes of any models: see docs/results/certainty.md."""
 
@@ -90,17 +92,15 @@ _PAPER: Mapping[str, Rule] = MappingProxyType(
         "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
     }
 )
-"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. `give_up_below` uses the first measure. The
-threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper, for every
-aggregate (see `certainty.measures`). It suits the paper's reward model; other verifiers need
-calibration."""
+"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. The threshold of `reward` is on the scale of
+one step's score in [0, 1], as in the paper, for every aggregate (see `certainty.measures`)."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
-    """The rule of a run that no calibration fits.
+    """Complete the rule of a run for which no calibration is used.
 
-    Votes whose request names no policy stop by their counts. Everything else is completed by the
-    defaults of `build_paper_rule`. Raises RequestError for a removed policy.
+    A vote whose request names no policy stops by the lead in its counts. Other rules are completed
+    by `build_paper_rule`. Raises RequestError for a removed policy.
     """
     if options.policy in REMOVED:
         raise RequestError(
@@ -128,7 +128,8 @@ def _complete(options: ExitOptions, usual: Rule) -> Rule:
 
 
 def build_exit_policy(options: ExitOptions | None, strategy: str) -> Policy | None:
-    """Build the policy of a run. None, the even policy, lets it run to its end."""
+    """Build the policy of a run. None lets it run to its end. Raises RequestError for a removed
+    policy."""
     if options is None:
         return None
     rule = build_exit_rule(options, strategy)

@@ -16,6 +16,7 @@ from flashedge.runtime.request.validation import Request
 REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 
 MCTS, BOOST = "mcts", "boost"
+"""The strategy that can be boosted, and the option that says whether it is."""
 OFF, ASKED, ALL = "off", "asked", "all"
 """Values of scheduling_boost. off: no run is boosted; asked: runs that ask for it; all: every MCTS
 run, except those that refuse, name a fixed number of parallel rollouts, or are deterministic."""
@@ -23,7 +24,7 @@ USUAL = {"parallel": 1, "take": "launch"}
 """Options of MCTS, with the only values that a boosted run may give them."""
 
 SHAPES = {"generator": "replay_shape", "verifier": "score_shape"}
-"""What the self-test calls the shape of each engine's passes."""
+"""Fields of the self-test that hold the shape of each engine's deterministic passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +33,8 @@ class Plan:
 
     request: Request
     """The request as it came, but with the early exit and the boosting that were decided."""
-
     early_exit_source: str | None = None
     """Who decided the early exit: request, calibration or defaults. None without one."""
-
     early_exit_note: str | None = None
     """What the user should know about that decision."""
 
@@ -46,7 +45,7 @@ class Plan:
         return {name: fields[name] for name in names}
 
     def to_json(self) -> dict[str, Any]:
-        """The config of a run's events."""
+        """The request's fields and the decisions, as plain JSON values: `RunStarted.config`."""
         return {
             **self.request.to_json(),
             "early_exit_source": self.early_exit_source,
@@ -55,7 +54,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_json`. Raises RequestError."""
+        """The inverse of `to_json`. Raises as `Request.from_json`."""
         fields = dict(data)
         source, note = fields.pop("early_exit_source", None), fields.pop("early_exit_note", None)
         request = Request.from_json(fields)
@@ -63,20 +62,21 @@ class Plan:
 
 
 def make_plan(request: Request, config: Config, fingerprint: Callable[[], str]) -> Plan:
-    """fingerprint: computes that of the serving pair. Raises RequestError, ConfigError."""
+    """Decide on boosting and early exit. fingerprint: computes that of the serving pair. Raises
+    RequestError, ConfigError."""
     return decide_exit(decide_boost(request, config.scheduling_boost), config, fingerprint)
 
 
 def is_boosted(request: Request) -> bool:
-    """Whether a run is boosted, by its plan's request."""
+    """Whether a run with this request of its plan is boosted."""
     return request.strategy == MCTS and bool(request.options.get(BOOST))
 
 
 def decide_boost(request: Request, mode: str) -> Request:
-    """The request with the decision among its options, so that the run's record tells it.
+    """Decide whether the run is boosted, and write that into the request's options.
 
-    Raises RequestError for a run that asks for boosting together with what excludes it: a fixed
-    number of rollouts, or results that are taken as they arrive, which no log could replay.
+    mode: a value of scheduling_boost. Raises RequestError for a run that asks for boosting and for
+    a fixed number of rollouts, or for results in the order of arrival, which no log could replay.
     """
     if request.strategy != MCTS:
         return request
@@ -124,8 +124,8 @@ def decide_exit(request: Request, config: Config, fingerprint: Callable[[], str]
 
 
 def pin_early_exit(plan: Plan) -> Request:
-    """The request of an earlier run that names its early exit as it was, so that neither a
-    calibration nor another default changes it when it runs again."""
+    """Write the whole early exit of an earlier run into its request, so that neither a calibration
+    nor another default changes it when it runs again."""
     request, given = plan.request, plan.request.early_exit
     if given is None:
         return request
@@ -134,8 +134,8 @@ def pin_early_exit(plan: Plan) -> Request:
 
 
 def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
-    """Raises Conflict if the plans differ in more than token budget and deadline, and for a boosted
-    run: a longer one would explore something else."""
+    """Raises Conflict if the plans differ in more than token budget and deadline, or if the run is
+    boosted, since a longer one would explore something else."""
     now = plan.request
     limited = replace(earlier.request, token_budget=now.token_budget, deadline_s=now.deadline_s)
     if replace(earlier, request=limited) != plan:
@@ -153,11 +153,11 @@ def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
 
 
 def check_shapes(self_test: Mapping[str, Any] | None) -> None:
-    """Raises RequestError where the self-test found no way for a search to be deterministic,
-    EngineDead while it runs."""
+    """Raises RequestError if the self-test found that no search can be deterministic, EngineDead
+    while the self-test runs."""
     if self_test is None:
         raise EngineDead(
-            "the engines' self-test still runs, and deterministic requests need what it finds",
+            "the engines' self-test still runs, and deterministic requests need its result",
             hint="ask again in a minute",
         )
     why, hint = None, "leave out deterministic"
@@ -178,7 +178,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
 
 
 def check_same_bits(earlier: Mapping[str, Any], self_test: Mapping[str, Any] | None) -> None:
-    """Raises Conflict where an earlier run's results would have other bits than new ones."""
+    """Raises Conflict if an earlier run's results may have other bits than new ones."""
     if earlier.get("fingerprint") != (self_test or {}).get("fingerprint"):
         raise Conflict(
             f"run {earlier.get('id')} was computed by other models or engines, so it can't go on"

@@ -20,8 +20,9 @@ from flashedge.search.voting import Search
 from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, STRATEGIES, Judges
 
 GROUP = "flashedge.strategies"
+"""The entry points under which packages register their programs."""
 REBASE_TREE = 16
-"""Paths of one REBASE tree in a run that grows several."""
+"""Paths of one REBASE tree in a run that grows several. See `find_watched_options`."""
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -33,13 +34,13 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def list_strategies(judges: Judges) -> tuple[str, ...]:
-    """The strategies that a verifier of this kind can serve, the user's own among them."""
+    """List the strategies that a verifier of this kind can serve, then the user's programs."""
     known = STRATEGIES if judges == "steps" else WITHOUT_STEP_SCORES
     return (*known, *find_user_programs())
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
-    """The strategy of a request that names none. judges: see `build_search`."""
+    """The strategy of a request with this `judge` that names none. judges: see `build_search`."""
     return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
@@ -50,14 +51,13 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
 
 
 def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether a search ends early by default: a majority vote over short answers does. Whole texts
-    hardly ever agree. answers: None for the default."""
+    """Whether a request that does not set `early_exit` has it: one for a majority vote has, except
+    over whole texts, which hardly ever agree. answers: None for the default."""
     return strategy in VOTES and selection == "majority" and answers != "whole"
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
-    """The default options of a run that certainty may end, and of the runs that it is calibrated
-    on.
+    """The default options of runs with early exit, and of those that calibrate it.
 
     A REBASE tree gives all of its answers at its end. With more paths than the paper's first check
     (16), the run therefore grows several trees of that size. Ref: arXiv 2412.20993 Tables 1, 3.
@@ -67,8 +67,8 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
 
 
 def count_paths_at_once(request: Request) -> int:
-    """The most paths that the search draws at once. Whole answers come in groups where the run may
-    exit early. What boosting adds takes only free room, and is not counted."""
+    """Count the most paths that the search draws at once. A vote with early exit draws its answers
+    in groups. What boosting adds takes only free room, and is not counted."""
     if request.strategy == "mcts":
         return min(request.n, int(request.options.get("parallel", 1))) * request.branching
     if request.early_exit is None or request.strategy not in WITHOUT_STEP_SCORES:
@@ -77,8 +77,8 @@ def count_paths_at_once(request: Request) -> int:
 
 
 def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
-    """judges: what one score of the pair's verifier is about. Raises NotFound, RequestError,
-    ConfigError (a program can't be loaded)."""
+    """Build the search. judges: what one score of the pair's verifier is about. Raises NotFound,
+    RequestError, and ConfigError where a user's program can't be loaded."""
     strategy = request.strategy
     if strategy == "probed_cot" and request.n != 1:
         raise RequestError(
@@ -124,7 +124,7 @@ def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
 def _build_program(point: EntryPoint, /, **options: Any) -> ReasoningProgram:
     try:
         factory: Callable[..., ReasoningProgram] = point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # importing runs the package's code
         raise ConfigError(
             f"strategy {point.name!r} ({point.value}) can't be loaded: {error}",
             hint="repair or uninstall the package that registers it",

@@ -27,6 +27,7 @@ from flashedge.types import (
 )
 
 USUAL_PATHS = 16
+"""The default of `Request.n`."""
 _LIMITS = ("token_budget", "deadline_s")
 _NUMBERS = (
     "step_entropy",
@@ -47,68 +48,48 @@ class Request:
     problem: Problem
     pair: str
     strategy: str = "beam"
-
     n: int = USUAL_PATHS
     """Paths to complete."""
-
     branching: int = 4
     """Children of each kept path."""
-
     aggregate: str = "last"
     """How step scores become the score of a path: one of `values.AGGREGATES`."""
-
     selection: str = "weighted"
     """How the answer is chosen among the completed paths: one of `values.SELECTIONS`."""
-
     seed: int = 0
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
-
     max_step_tokens: int = 256
     max_steps: int = 40
     """Depth at which the last step runs to the end of the path."""
-
     max_path_tokens: int = 2048
-
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
-
     step_entropy: float = STEP_ENTROPY
-    """Nats. By the rule entropy a step ends before a token with more than this."""
-
+    """Nats. By the rule `entropy`, a step ends before a token with more than this."""
     min_step_tokens: int = MIN_STEP_TOKENS
-    """Least tokens of a step by the rule entropy."""
-
+    """Least tokens of a step by the rule `entropy`."""
     judge: str = STEPS
-    """What of a path the verifier sees: one of JUDGED. An answer gets one score, by `aggregate`
+    """What the verifier sees of a path: one of JUDGED. An answer gets one score, by `aggregate`
     over its steps if the verifier judges steps."""
-
     token_budget: int | None = None
     """Most generated tokens of the whole tree."""
-
     deadline_s: float | None = None
     """Wall-clock seconds from the start of the run to its end."""
-
     baseline: bool = False
-    """Run the stock loop: boundaries by stop string, whole-path scoring, no optimization."""
-
+    """Whether to run the stock loop: steps end at stop strings, whole paths are scored, and no
+    optimization is on."""
     deterministic: bool = False
     """Whether tokens, scores and choices must not depend on what else the engines compute."""
-
     early_exit: ExitOptions | None = None
-    """When the run may stop before its end. None: never."""
-
+    """When certainty may stop the run before its end. None: never."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the strategy (`search.catalog`) or of a user's program, as plain JSON values."""
-
     answers: str = "boxed"
-    """boxed; text or whole for open-ended problems; json. See `answers.equality`."""
-
+    """boxed, text or whole (for open-ended problems), or json. See `answers.equality`."""
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Variables of the generator's chat template, in place of those of its entry in models.toml."""
-
     prompt_ids: TokenIds | None = None
     """The prompt, where a protocol's handler has encoded it with the conversation's tools."""
-
     guidance: Mapping[str, Any] | None = None
     """What every path must match. See `ExtendRequest.guidance`."""
 
@@ -154,7 +135,7 @@ class Request:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """The inverse of `to_json`. Raises RequestError."""
+        """The inverse of `to_json`. Raises RequestError, KeyError or TypeError."""
         fields = dict(data)
         fields["problem"] = Problem(
             messages=tuple(Message(**m) for m in data["problem"]["messages"])
@@ -179,8 +160,8 @@ def _check_messages(messages: tuple[Message, ...]) -> None:
 
 
 def _check_deterministic(request: Request) -> None:
-    """Refuse what lets a clock, the order of arrival or the load of the engines change what a
-    search explores."""
+    """Refuse fields by which a clock, the order of arrival or the engines' load would change the
+    search, and what can't be computed deterministically."""
     param, what, instead = "", "", ""
     if request.deadline_s is not None:
         param, what = "deadline_s", "a deadline, which cuts by the clock"

@@ -120,6 +120,11 @@ def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
     assert name != "bundled:beem-8" or error.value.hint == "did you mean 'beam'?"
 
 
+def test_a_number_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(RequestError, match="must be a number in"):
+        spec("beam", deadline_s=10**400)
+
+
 def test_a_spec_survives_json() -> None:
     exits = ExitOptions(policy="every_5", detect=3, thresholds={"entropy": 0.5})
     for asked in (BEAM, spec("mcts", early_exit=exits, options={"c": 0.5})):
@@ -185,8 +190,11 @@ async def test_a_program_that_asks_for_too_much_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_missing_program_is_refused() -> None:
+def test_a_missing_or_broken_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no_such_package"):
         build_search(spec("lost"))
+    monkeypatch.setattr(EntryPoint, "load", lambda point: 1 / 0)
+    with pytest.raises(ConfigError, match="division by zero"):
+        build_search(spec("wide"))
     with pytest.raises(NotFound, match="wide"):
         build_search(spec("wode"))
