@@ -5,7 +5,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,6 +17,7 @@ from flashedge.api.failures import Json
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
 from flashedge.profiler.card_watch import CardUser
+from flashedge.runtime.metrics import Percentile
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.estimates import Scheduling
@@ -167,8 +168,8 @@ class Latency(Reply):
     """Percentiles in seconds: half of the requests took at most p50."""
 
     requests: int
-    first_token_s: dict[Literal["p50", "p90", "p99"], float] | None
-    token_s: dict[Literal["p50", "p90", "p99"], float] | None
+    first_token_s: dict[Percentile, float] | None
+    token_s: dict[Percentile, float] | None
 
 
 class PairStatus(Reply):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from itertools import product
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -38,14 +38,15 @@ _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 _RUN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
+"""Bucket bounds in seconds. Chosen by hand, each about twice the last, from less than a small model
+takes on a card to what users wait for a large one."""
 
 _OF_USAGE = ("prompt_tokens", "speculated_tokens", "verifier_tokens", "verifier_cached_tokens")
 """Counters that a run's usage has by the same names."""
 RECENT = 1000
-"""Requests of each kind whose percentiles are shown."""
-PERCENTILES = (50, 90, 99)
+"""Requests of each kind whose percentiles are shown. Chosen by hand: ten of them lie above p99."""
+Percentile = Literal["p50", "p90", "p99"]
 _KINDS = ("chat", "run")
-_Recent = deque[float]
 
 M = TypeVar("M")
 _PAIR, _ENGINE = ("pair",), ("pair", "engine")
@@ -98,7 +99,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
         _TOKEN_S,
         ("kind",),
     ),
-    "run_seconds": ("Runs that finished, queue included.", _RUN_S, ()),
+    "run_seconds": ("Runs that finished, without their time in the queue.", _RUN_S, ()),
     "queue_seconds": ("Time of runs in the queue.", _RUN_S, ()),
     "chat_seconds": ("Whole plain chat requests.", _RUN_S, ()),
 }
@@ -135,7 +136,9 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
-        self._latency = {kind: (_Recent(maxlen=RECENT), _Recent(maxlen=RECENT)) for kind in _KINDS}
+        self._latency: dict[str, tuple[deque[float], deque[float]]] = {
+            kind: (deque(maxlen=RECENT), deque(maxlen=RECENT)) for kind in _KINDS
+        }
         """By kind: seconds to the first token, and for each token after it."""
         self._last: dict[tuple[Counter, tuple[str, ...]], float] = {}
         """The last value of each counter that is kept elsewhere, by its labels."""
@@ -161,7 +164,7 @@ class Metrics:
             self._count["early_exits"].labels(reason)
 
     def observe(self, run: RunState, event: Event) -> None:
-        """Count an event of a run that `run` has observed. Every event must come once, in order."""
+        """Count an event after `run` has observed it. Each event must come once, in order."""
         if run.brought_first_token and run.first_token_s is not None:
             self._seconds["time_to_first_token_seconds"].labels("run").observe(run.first_token_s)
         match event:
@@ -198,9 +201,9 @@ class Metrics:
     def observe_pairs(
         self, pairs: Mapping[str, PairState], views: Mapping[str, Mapping[str, EngineView]]
     ) -> None:
-        """Record the runs and the engines of each pair. The gauges of all other pairs go.
+        """Record the runs and the engines of each pair. The gauges of all other pairs are removed.
 
-        views: by pair and engine ("generator", "verifier"), of the engines that answer.
+        views: by pair and engine ("generator", "verifier"). Engines that don't answer are left out.
         """
         waiting, running = self._gauges["num_runs_waiting"], self._gauges["num_runs_running"]
         up = self._gauges["engine_up"]
@@ -268,8 +271,8 @@ class Metrics:
         self._add(solutions_scored=1, verifier_tokens=tokens, verifier_cached_tokens=cached_tokens)
 
     def describe_latency(self) -> dict[str, Mapping[str, Any]]:
-        """By kind ("chat", "run"): `requests`, how many of the last that finished are counted, and
-        `first_token_s` and `token_s`, each {p50, p90, p99} or None."""
+        """Describe the last requests of each kind ("chat", "run"): their number `requests`, and the
+        percentiles of `first_token_s` and `token_s` by name, or None without any."""
         return {
             kind: {
                 "requests": len(first),
@@ -298,14 +301,16 @@ class Metrics:
             self._seconds["time_per_output_token_seconds"].labels(kind).observe(token_s)
 
     def _advance(self, metric: Counter, labels: tuple[str, ...], count: float) -> None:
-        """Follow a counter that is kept elsewhere. An engine's restarts at 0 with its process."""
+        """Follow a counter that is kept elsewhere. One that went back has begun again at 0, as an
+        engine's counters do with its process."""
         before = self._last.get((metric, labels), 0)
         metric.labels(*labels).inc(count - before if count >= before else count)
         self._last[metric, labels] = count
 
 
-def _find_percentiles(seconds: deque[float]) -> dict[str, float] | None:
+def _find_percentiles(seconds: deque[float]) -> dict[Percentile, float] | None:
     if not seconds:
         return None
     ordered = sorted(seconds)
-    return {f"p{p}": ordered[ceil(p / 100 * len(ordered)) - 1] for p in PERCENTILES}
+    names: tuple[Percentile, ...] = get_args(Percentile)
+    return {name: ordered[ceil(int(name[1:]) / 100 * len(ordered)) - 1] for name in names}
