@@ -60,23 +60,19 @@ class ServiceHealth:
     state: str
     """starting, ready, degraded (an engine is being restarted), failed, or unloaded (no pair is
     loaded before the next request)."""
-
     detail: str | None
     """What is wrong now and what is being done about it, else what the engines do while they start.
     None if neither."""
-
     generator: Health
     verifier: Health
-
     self_test: Mapping[str, Any] | None
     """What the self-test found, None before it ends. See `engine.vllm.batch_invariance`."""
-
     card_users: tuple[CardUser, ...] = ()
     """Other programs that hold memory of this machine's cards, the largest first."""
 
 
 SELF_TESTS = 3
-"""How often the self-test is begun at most, if an engine dies in it each time."""
+"""Most attempts at the self-test, if an engine dies in each: the test may be the cause."""
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 """Asks "generator" and "verifier" for their load. Raises EngineDead."""
 
@@ -100,12 +96,13 @@ UNLOADED = _describe_absent("unloaded", "the next request loads a pair")
 LOADING = _describe_absent("starting", "reading the checkpoints")
 
 WATCH_S = 5.0
-"""From one look at the card to the next."""
+"""Seconds between two looks at the cards. Chosen by hand: health that is ten times older misleads,
+and each look calls NVML for every process."""
 
 
 class DeviceWatch:
-    """Looks at the card every few seconds, so that health says whether the card failed, and who
-    else holds its memory. Does nothing on a CPU."""
+    """Looks at the cards every few seconds, so that health says whether one failed, and who else
+    holds their memory. Does nothing on a CPU."""
 
     def __init__(self) -> None:
         self.faults: tuple[str, ...] = ()
@@ -122,7 +119,7 @@ class DeviceWatch:
             await asyncio.wait({self._task})
 
     async def _run(self) -> None:
-        """Watch until cancelled. NVML is called in threads: a card that fails may block it."""
+        """Watch until cancelled. NVML is called in threads, since a failing card may block it."""
         try:
             watch = await asyncio.to_thread(CardWatch)
         except ProfileError as error:
@@ -169,8 +166,8 @@ class ServedPair:
     # ------------------------------------------------------------ life
 
     async def start(self, plain: PlainRequests) -> None:
-        """Start the engines, and their self-test, which goes on while they serve. Raises
-        EngineError; `health` then reports failed. plain: counts the requests outside any run."""
+        """Start the engines and their self-test, which goes on while they serve. If the engines
+        raise, `health` reports failed. plain: counts the requests outside any run."""
         self._device.start()
         try:
             await self._engines.start()
@@ -215,6 +212,7 @@ class ServedPair:
         return self._waiting_for_test > 0 or not in_use
 
     async def wait_tested(self) -> None:
+        """Wait until the self-test has ended. Meanwhile it takes turns while others compute."""
         if self._testing is None:
             return
         self._waiting_for_test += 1
@@ -244,7 +242,7 @@ class ServedPair:
             curves.generator,
             max_running=self._config.max_running,
             max_sequences=self.max_sequences,
-            is_shared=self._config.features.kv_split,
+            is_shared=self._kv_manager is not None,
         )
         threads = self._config.threads_per_engine
         self.rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
@@ -299,7 +297,7 @@ class ServedPair:
     # ------------------------------------------------------------ for runs and chats
 
     def check_serves(self) -> None:
-        """Raises EngineDead while it can't serve."""
+        """Raises EngineDead while the pair is loading, and if its engines failed to start."""
         health = self.health()
         if health.state == "failed":
             raise EngineDead(f"the engines are down: {health.detail}", hint="see `flashedge logs`")
@@ -349,7 +347,7 @@ class ServedPair:
 
     @property
     def scores_probability(self) -> bool:
-        """Whether a score of the verifier says how likely it is that something is right."""
+        """Whether the verifier's scores are probabilities, and not only ranks."""
         return VERIFIER_FAMILIES[self._pair.verifier.family].scores_probability
 
     def list_judged(self, text: str, steps: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -363,6 +361,7 @@ class ServedPair:
         return thinking.judge_answer(text, self.judges)
 
     async def score(self, request: ScoreRequest) -> StepScores:
+        """Score a solution outside any run. Repeated after an engine's restart."""
         verifier = self._engines.verifier
         return await retry_after_restart(
             verifier, lambda: verifier.score(request), lambda restart_s: None
