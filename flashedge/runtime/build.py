@@ -13,9 +13,9 @@ from flashedge.runtime.service import Service
 
 
 def build(config: Config, *, load: bool = True) -> Service:
-    """load: whether the configured pair is loaded at the start, and not with the first request.
+    """Build the service. `load` loads the configured pair at the start, not with its first request.
 
-    Raises ConfigError, CheckpointError, StoreError.
+    Raises NotFound, ConfigError, CheckpointError, EngineError, StoreError.
     """
     first = open_pair(config.pair, config) if load else None
     texts = build_embedding_groups(config)
@@ -24,11 +24,11 @@ def build(config: Config, *, load: bool = True) -> Service:
 
 
 def open_pair(name: str, config: Config) -> ServedPair:
-    """Raises NotFound, ConfigError, CheckpointError."""
+    """Prepare a pair whose engines are not started yet. Raises as `build`, except StoreError."""
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(name, config)
     is_planned = None in find_explicit(pair, config)
-    own = resolve_memory(pair, config)
-    engines = VllmPair(pair, own, choose_start_split(pair, own), is_planned=is_planned)
-    return ServedPair(pair, engines, own)
+    sized = resolve_memory(pair, config)
+    engines = VllmPair(pair, sized, choose_start_split(pair, sized), is_planned=is_planned)
+    return ServedPair(pair, engines, sized)

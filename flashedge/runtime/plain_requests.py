@@ -14,8 +14,8 @@ from flashedge.scheduling.lengths.outputs import OutputLengths
 def watch_request(
     metrics: Metrics, find_scheduler: Callable[[str], PairScheduler], ask: PlainAsk
 ) -> Iterator[Follow]:
-    """Schedule a request as a program, or as a member of one, while it is open, and add it to the
-    metrics however it ends. find_scheduler: returns the scheduler of the pair with this name."""
+    """Make a request a member of its program while it is open, and count it in the metrics however
+    it ends. find_scheduler: returns the scheduler of the pair with this name."""
     scheduler, began = find_scheduler(ask.pair), time.monotonic()
     member = scheduler.add_request(ask)
     most_prompt_tokens = completion_tokens = 0
@@ -41,7 +41,7 @@ def watch_request(
         end = "error"
         raise
     finally:
-        lengths = None  # of several choices only their sum is known
+        lengths = None  # stays unknown for several choices, of which only the sum is known
         if ask.choices == 1 and completion_tokens:
             lengths = OutputLengths.from_outputs([completion_tokens], [ends != ["stop"]])
         scheduler.leave(member, lengths)

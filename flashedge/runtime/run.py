@@ -1,4 +1,4 @@
-"""A run's id, status, event log and result: live until its terminal event, then from the store."""
+"""A run's id, status, events and result, of a live run or from the store."""
 
 import asyncio
 import dataclasses
@@ -65,16 +65,20 @@ def check_run_id(run_id: str) -> None:
     """Raises RequestError for an id that a client may not choose."""
     if not _CHOSEN_ID.fullmatch(run_id):
         raise RequestError(
-            f"id is {run_id[:80]!r}; it must be run- and 12 to 60 of a-z, 0-9 and -", param="id"
+            f"id is {run_id[:80]!r}; it must be run- and 12 to 60 of a-z, 0-9 and -, with no - at"
+            " either end of these",
+            param="id",
         )
 
 
 WRITE_S = 0.02
-"""Events are stored and sent in batches, this many seconds apart: a level ends with hundreds."""
+"""Seconds between batches of events that are stored and sent, since a level ends with hundreds.
+Chosen by hand: a tenth splits them into many transactions, and ten times as much shows in a stream.
+"""
 SUMMARY_CHARS = 200
 """Characters of the problem that a listing shows."""
 SHOWN_FIELDS = ("pair", "strategy", "n", "seed")
-"""Fields of the request that are shown of a run without a result."""
+"""Fields of the request that the object of a run without a result has."""
 STOPPED = "the daemon stopped"
 """The reason of a run that ended with its daemon."""
 
@@ -88,7 +92,7 @@ class Cancelled(RequestError):
 
 class Run:
     """A live run. Every change of state is an event, which is stored before a follower receives it.
-    If the store fails, the run goes on without it, and is stored later (`save`)."""
+    If the store fails, the run goes on without it, and `save` stores it later."""
 
     def __init__(
         self,
@@ -99,7 +103,7 @@ class Run:
         find_estimate: Callable[[], RunEstimate],
         observe: Callable[[Event], None],
     ) -> None:
-        """request: as it came. observe: receives each event."""
+        """request: as it came. observe: receives each event at once."""
         self.id = run_id
         self.request = request
         self.plan = plan
@@ -107,6 +111,7 @@ class Run:
         self.status = RunStatus.QUEUED
         self.error: FlashEdgeError | None = None
         self.stored = True
+        """Whether the store has worked so far, or has caught up."""
         self.task: asyncio.Task[None] | None = None
         self._queued_at = time.monotonic()
         self._store = store
@@ -143,7 +148,7 @@ class Run:
         return self._result
 
     def cancel(self, reason: str) -> None:
-        """Cancel the run, whether it waits or runs. Does nothing to a run that is over."""
+        """Cancel the run, whether it waits or runs. Does nothing once it is over."""
         if self.status not in _NEXT:
             return
         self._cancel_reason = self._cancel_reason or reason
@@ -151,7 +156,7 @@ class Run:
             self.task.cancel()
 
     def object(self) -> dict[str, Any]:
-        """The result of a finished run, else what is known now, as plain JSON values."""
+        """The object of `GET /v1/runs/{id}`: the result, or what is known without one."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
         shown = {name: getattr(self.request, name) for name in SHOWN_FIELDS}
@@ -162,8 +167,8 @@ class Run:
     # ------------------------------------------------------------ for the service
 
     def emit(self, event: Event) -> None:
-        """Add an event. It is stored and then sent to followers within `WRITE_S`, and at once if
-        the run begins or ends with it."""
+        """Add an event. It is stored and then sent to followers after at most `WRITE_S`, or at once
+        if the run starts or ends with it."""
         self._unwritten.append(event)
         if isinstance(event, (RunStarted, *TERMINAL)):
             self._write_events()
@@ -247,7 +252,7 @@ class Run:
             self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
 
     def save(self) -> None:
-        """Store a run that is over and that the store has missed, if it works again."""
+        """Store a run that is over and not wholly stored, if the store works again."""
         if self.stored or not self._over.is_set():
             return
         try:
@@ -311,15 +316,12 @@ class ArchivedRun:
             yield item
 
     async def result(self) -> dict[str, Any]:
-        """Raises the error that the run ended with."""
+        """Return the result. Raises the error with which a run without one ended."""
         if self._stored.result is not None:
             return dict(self._stored.result)
         stored = self._stored.error or {}
-        ends: dict[str, type[FlashEdgeError]] = {
-            "cancelled": Cancelled,
-            "interrupted": RunInterrupted,
-        }
-        kind = ends.get(self.status, FlashEdgeError)
+        kinds = {"cancelled": Cancelled, "interrupted": RunInterrupted}
+        kind = kinds.get(self.status, FlashEdgeError)
         message = stored.get("message", f"run {self.id} was {self.status}")
         error = kind(message, hint=stored.get("hint"))
         if kind is FlashEdgeError:

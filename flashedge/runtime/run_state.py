@@ -1,5 +1,4 @@
-"""The state of a run: all that its events have said so far. The scheduler of programs, the metrics
-and boosting ask it, and keep nothing of a run themselves."""
+"""What the scheduler of programs, the metrics and boosting know of a run, from its events."""
 
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +20,7 @@ from flashedge.search.mcts.exits import Exits
 from flashedge.types import NodeId
 
 MOST_ROLLOUTS = 8
-"""Rollouts in flight of one run, at most. With more, most of them descend to the same leaves."""
+"""Most rollouts in flight of one run. With more, most of them descend to the same leaves."""
 
 
 class RunState:
@@ -38,13 +37,13 @@ class RunState:
         self.first_token_s: float | None = None
         """Seconds from the run's start to its first token."""
         self.drawing_s = 0.0
-        """Seconds from its first token to the last event."""
+        """Seconds from its first token, or before one from its start, to the last event."""
         self.brought_first_token = False
         """Whether the last event was the first with a token."""
         self._started_s: float | None = None
 
     def observe(self, event: Event, now_s: float) -> None:
-        """Take an event. Every event must come once, in order."""
+        """Take an event. Each must come once, in order. now_s: by the clock of `arrived_s`."""
         self.paths.observe(event)
         if self.rollouts is not None:
             self.rollouts.observe(event)
@@ -72,7 +71,7 @@ class _Level:
 
 
 class Rollouts:
-    """The rollouts of a boosted run: what the allocator of rollouts has to know of them."""
+    """What the allocator of rollouts needs to know of a boosted run."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Rollouts:
         arrived_s: float,
         most: int = MOST_ROLLOUTS,
     ) -> None:
-        """most: rollouts in flight."""
+        """most: rollouts in flight at once."""
         self._n = spec.n
         ends_by_reward = bool(spec.options.get("positive_exit"))
         self._accept = float(spec.options.get("accept", Exits().accept)) if ends_by_reward else None
@@ -95,7 +94,7 @@ class Rollouts:
         self._lengths: dict[NodeId, int] = {}
         self._parents: dict[NodeId, NodeId] = {}
         self._levels: dict[NodeId, _Level] = {}
-        """Levels that are being generated, by the parent of their nodes."""
+        """Levels that are being generated, by their parent."""
         self.level_tokens = self.levels = 0
         """Decode steps of all finished levels, and their number. A level takes as many steps as its
         longest child has tokens."""

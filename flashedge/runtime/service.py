@@ -1,5 +1,5 @@
-"""Everything that the API can do: submit, follow and cancel runs, inspect the engines, reach them
-by vLLM's own protocols."""
+"""Everything that the API can do: submit, follow and cancel runs, inspect the engines, and reach
+them by vLLM's own protocols."""
 
 import asyncio
 import logging
@@ -82,7 +82,7 @@ class Service:
         self._runs: dict[str, Run] = {}
         self._predictions = Predictions(config, store)
         self._schedulers: dict[str, PairScheduler] = {}
-        """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
+        """By pair. They stay when a pair is unloaded, and keep what they learned of its speed."""
         self._plain = PlainRequests(partial(watch_request, self.metrics, self.scheduler))
         self._loader = PairLoader(open_pair, self._plain, config.loaded_pairs, first)
         self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
@@ -94,7 +94,7 @@ class Service:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines. Raises EngineError; `health` then reports failed."""
+        """Start the engines. If they raise EngineError, `health` reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
         self._retention.look()
@@ -131,10 +131,11 @@ class Service:
         return self._loader.shown is not None and self.idle.is_due
 
     def keep_alive(self, seconds: float | None) -> None:
+        """See `IdleClock.keep_alive`."""
         self.idle.keep_alive(seconds)
 
     def load(self) -> None:
-        """Begin to load the default pair. `health` tells how it goes on."""
+        """Begin to load the default pair. `health` reports how far that is."""
         self._loader.failure = None
         self._loading = asyncio.create_task(self._load(), name="load")
 
@@ -145,7 +146,7 @@ class Service:
 
     @asynccontextmanager
     async def use_pair(self, name: str) -> AsyncIterator[ServedPair]:
-        """A pair for requests, loaded first where it is not. See `PairLoader.use`."""
+        """Load a pair if needed, and keep it for the block. See `PairLoader.use`."""
         self._check_open()
         try:
             async with self._loader.use(name) as pair:
@@ -154,6 +155,7 @@ class Service:
             self.idle.note_end()
 
     def scheduler(self, pair: str) -> PairScheduler:
+        """The pair's scheduler, built with the first use."""
         if pair not in self._schedulers:
             self._schedulers[pair] = PairScheduler(
                 pair,
@@ -190,7 +192,7 @@ class Service:
         self.scheduler(pair).queue.check_room()
 
     async def encode_prompt(self, request: Request) -> TokenIds:
-        """A prompt for `submit`, encoded in a thread. Raises ContextOverflow, EngineDead."""
+        """Encode a prompt for `submit` in a thread. Raises ContextOverflow, EngineDead."""
         return await asyncio.to_thread(self._loader.get(request.pair).encode_prompt, request)
 
     def submit(
@@ -241,7 +243,7 @@ class Service:
         return await score_solutions(self._loader.get(ask.pair), ask, caller, self.metrics)
 
     def run(self, run_id: str) -> RunHandle:
-        """A live or stored run. Raises NotFound."""
+        """Find a live or stored run. Raises NotFound."""
         live = self._runs.get(run_id)
         if live is not None:
             return live
@@ -258,14 +260,14 @@ class Service:
         status: str | None = None,
         text: str | None = None,
     ) -> list[dict[str, Any]]:
-        """The objects of `summarize`, chosen as by `RunStore.list`. A search for `text` goes on in
-        a thread, since that may read every run."""
+        """List runs as `RunStore.list` chooses them, each as `summarize` describes it. A search for
+        `text` may read every run, so it goes on in a thread."""
         read = partial(self._store.list, limit=limit, before=before, status=status, text=text)
         stored = read() if text is None else await asyncio.to_thread(read)
         return [summarize(run, self._runs.get(run.id)) for run in stored]
 
     def delete(self, run_id: str) -> None:
-        """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
+        """Remove a run that is over. Raises NotFound, StoreError, or Conflict before its end."""
         if self.run(run_id).status in (RunStatus.QUEUED, RunStatus.RUNNING):
             raise Conflict(f"run {run_id} is not over", hint="cancel it first")
         live = self._runs.get(run_id)
@@ -325,7 +327,7 @@ class Service:
     async def _execute(
         self, run: Run, pair: ServedPair, work: Callable[[], Awaitable[dict[str, Any]]]
     ) -> None:
-        """Wait for the run's turn and run it. All that can end it becomes its terminal event."""
+        """Wait for the run's turn and run it. Whatever ends it becomes its terminal event."""
         try:
             if run.request.deterministic:
                 await pair.wait_tested()
@@ -390,7 +392,7 @@ class Service:
 
     @property
     def _timed_out(self) -> int:
-        """Comparisons of answers that a time limit decided so far, in all runs."""
+        """Comparisons of answers that ran into their time limit so far, in all runs."""
         return self._grader.timed_out + self._texts.timed_out
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:

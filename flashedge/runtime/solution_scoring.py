@@ -1,8 +1,8 @@
 """Scores solutions outside any run, by the verifier of a loaded pair.
 
-The solutions of a request are scored in one batch, so that the KV of their problem is computed
-once. A solution gets the steps and the score that a search of the pair would give the same text. A
-solution that does not fit the verifier's context is refused, while a search would give it 0.
+The solutions of a request are scored together, so that the KV of their problem is computed once. A
+solution gets the steps and the score that a search of the pair would give the same text. A request
+with a solution beyond the verifier's context is refused, while a search would give that path 0.
 """
 
 import asyncio
@@ -23,24 +23,23 @@ from flashedge.types import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A solution to score, by its text or its steps."""
+    """A solution to score. If it has steps, its text is not used."""
 
     name: str
-    """The field of the request that has it, for errors."""
-
+    """Its field of the request, for errors."""
     text: str = ""
     steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAsk:
+    """A request to score solutions of one problem."""
+
     pair: str
     problem: Problem
     solutions: tuple[Solution, ...]
-
     aggregate: str
     """One of `values.AGGREGATES`."""
-
     deterministic: bool = False
     """Whether the scores must not depend on what else the verifier computes."""
 
@@ -48,16 +47,15 @@ class ScoreAsk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionScores:
     steps: tuple[str, ...]
-    """What the verifier judged one by one. Empty for a solution that is thinking without answer."""
-
+    """What the verifier judged one by one. Empty for a solution without an answer."""
     step_scores: tuple[float, ...]
     """(len(steps),) in [0, 1]"""
-
     score: float
+    """The aggregate of `step_scores`, 0 without any."""
     tokens: int
-    """In the verifier's prompt."""
-
+    """Tokens of the verifier's prompt."""
     cached_tokens: int
+    """Those of `tokens` whose KV was reused."""
 
 
 async def score_solutions(

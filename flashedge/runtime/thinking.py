@@ -2,7 +2,7 @@
 
 Thinking models write `<think>`, their thinking, `</think>` and the answer. Some chat templates open
 the tag in the prompt, and close it there where thinking is off. vLLM's parsers need the tags as
-single tokens, which not every such model has; here the text decides.
+single tokens, which not every such model has, so this module looks for their text.
 """
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """Where the answers to one prompt hold the model's thinking."""
+    """Where the texts that answer one prompt hold the model's thinking."""
 
     begins: Literal["before", "thinking", "answer"]
-    """Where a text begins. before: it may begin with the tag."""
+    """With what a text begins. before: with the tag or with the answer."""
 
     @classmethod
     def of_prompt(cls, codec: Codec, prompt_ids: TokenIds) -> Thinking:
+        """Find whether the prompt has opened the thinking."""
         if not codec.thinks:
             return cls(begins="answer")
         tail = codec.decode(prompt_ids[-THINK_TAIL_TOKENS:]).rstrip()
         return cls(begins="thinking" if tail.endswith(THINK_OPEN) else "before")
 
     def split(self, text: str) -> tuple[str | None, str]:
-        """(thinking or None, answer) of a whole text. No answer where the thinking did not end."""
+        """Split a whole text into (thinking or None, answer). The answer is empty where the
+        thinking did not end."""
         rest = text.lstrip()
         has_tag = self.begins == "before" and rest.startswith(THINK_OPEN)
         if self.begins != "thinking" and not has_tag:
@@ -41,16 +43,16 @@ class Thinking:
         return thinking.strip() or None, answer.lstrip()
 
     def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:
-        """What a verifier judges of the answer in a whole text: its steps, or all of it as one.
-        Nothing where the thinking did not end."""
+        """Take what a verifier judges of a whole text: the answer's steps, or all of it as one.
+        Nothing where the thinking did not end, or the answer is blank."""
         _, answer = self.split(text)
         if not answer.strip():
             return ()
         return split_steps(answer) if judges == "steps" else (answer,)
 
     def take_answer(self, steps: tuple[str, ...]) -> tuple[str, ...]:
-        """The steps of a path's answer. All of its steps where the thinking did not end: a box in
-        it is better than no answer."""
+        """Take the steps of a path's answer. Where the thinking did not end, take all steps, since
+        a boxed answer among them is better than none."""
         thinking, answer = self.split("".join(steps))
         return split_steps(answer) if thinking and answer else steps
 

@@ -57,11 +57,14 @@ from flashedge.search.voting import Search, SearchState
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
-"""Seconds between two Progress events."""
+"""Seconds between two Progress events. Chosen by hand: with a second the dashboard's counts jump,
+with a hundredth each stream carries more of these events than of all others."""
 TAIL_TOKENS = 32
+"""Last tokens of a path whose text is sent, about a line of a terminal."""
 TAILS_EVERY = 10
 """One of this many Progress events holds text, since decoding it costs more than counting."""
 MAX_TAILS = 64
+"""Most paths whose text one event holds, so that a wide search does not block the event loop."""
 DEADLINE = "deadline"
 """The `cut_by` of a run that its deadline ended."""
 T = TypeVar("T")
@@ -72,12 +75,12 @@ class Outcome:
     tree: Tree
     finish: Finish
     history: History
-
     cut_by: str | None
-    """What ended the search early: see `Finish`, or deadline. None if it reached its own end."""
+    """A reason of `Finish.cut_by`, or DEADLINE. None if the search reached its own end."""
 
     @property
     def certainty(self) -> float | None:
+        """The certainty at the last checkpoint. None where none was measured."""
         return self.history[-1].certainty if self.history else None
 
 
@@ -92,7 +95,7 @@ class Driver:
         earlier: EarlierRun = NO_EARLIER_RUN,
         on_turn: Callable[[Tree, Sequence[Command]], None] = lambda tree, commands: None,
     ) -> None:
-        """emit: receives the run's events in order. on_turn: receives the commands of each turn."""
+        """emit: receives the run's events in order. on_turn: receives the tree and new commands."""
         generator, verifier = engines.generator, engines.verifier
         self._search = search
         self._asked = asked
@@ -104,7 +107,7 @@ class Driver:
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
         self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
-        """The open work. None for work that is not for a single node."""
+        """The open work and its node. None for work that is not for a single node."""
         self._cancelled: set[NodeId] = set()
         """Nodes for which no work may begin."""
         self._growth = Growth(generator.codec.decode)
@@ -116,7 +119,7 @@ class Driver:
         self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
         self._on_restart = note_restarts(generator, "generator", emit)
         self._reads_prompt: NodeId | None = None
-        """The node whose request is the run's first. Later requests find the prompt's KV."""
+        """The node of the run's first request, whose cached tokens PromptRead reports."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
@@ -150,7 +153,7 @@ class Driver:
                         continue
                     before = state
                     state, commands = _tell(search, state, result)
-                    if state is not before:  # the same state: the result was too late
+                    if state is not before:  # else the search ignored the result
                         self._emitter.emit_turn(result, before, state)
                 self._cancel_work()
                 ticker.cancel()
@@ -248,7 +251,7 @@ class Driver:
     async def _extend(
         self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
     ) -> None:
-        """ids, steps: tokens and steps of the path to the parent."""
+        """ids: the prompt and the path to the parent. steps: the steps of that path."""
         generator, node = self._engines.generator, child.node
         is_guided = self._asked.guidance is not None  # drafts know no grammar
         request = build_path_request(
@@ -287,7 +290,7 @@ class Driver:
         self._inbox.put_nowait(Reached(node=node, tokens=self._growth.count(node)))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
-        """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
+        """Ask a path for its answer. The answer is empty where no token fits after the suffix."""
         generator = self._engines.generator
         path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
         request = build_probe_request(probe, path, self._asked, generator, self._engines.program)
@@ -339,7 +342,7 @@ def _tell(
 
 def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
     """Order expansions by the paths of their parents and nodes to score by their own. Children of
-    one parent keep their order. It changes no result."""
+    one parent keep their order. The order changes no result."""
 
     def order_nodes(nodes: Sequence[NodeId]) -> Order:
         return order([[at.id for at in tree.path(node)] for node in nodes])
@@ -370,12 +373,12 @@ class Growth:
         self._ids[node] = []
 
     def watch(self, tokens: Mapping[NodeId, int]) -> list[NodeId]:
-        """Let `add` tell when a node has the given number of tokens. Returns nodes that have it."""
+        """Let `add` report when each node has its number of tokens. Returns those that have it."""
         self._watched |= tokens
         return [node for node in tokens if self._is_reached(node)]
 
     def add(self, node: NodeId, token_ids: TokenIds) -> bool:
-        """Whether the node has as many tokens now as it is watched for."""
+        """Add new tokens. Returns whether the node has now reached its watched number."""
         self._ids[node] += token_ids
         return self._is_reached(node)
 
@@ -393,8 +396,8 @@ class Growth:
         self._ids.clear()
 
     def report(self) -> Progress | None:
-        """All counts; in every `TAILS_EVERY`-th report also the last text of up to `MAX_TAILS`
-        nodes. None while nothing generates."""
+        """Build an event with all counts, and each `TAILS_EVERY`-th time with the last text of up
+        to `MAX_TAILS` nodes. None while nothing generates."""
         if not self._ids:
             return None
         tails: tuple[tuple[NodeId, str], ...] = ()
@@ -408,8 +411,8 @@ class Growth:
         return Progress(tokens=tuple((n, len(ids)) for n, ids in self._ids.items()), tails=tails)
 
     def _is_reached(self, node: NodeId) -> bool:
-        asked = self._watched.get(node)
-        if asked is None or self.count(node) < asked:
+        wanted = self._watched.get(node)
+        if wanted is None or self.count(node) < wanted:
             return False
         del self._watched[node]
         return True

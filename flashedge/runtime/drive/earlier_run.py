@@ -1,8 +1,8 @@
 """Reuses what an earlier run generated and scored in a run that continues it.
 
-What a node yields depends on its path and its seed alone, and the seed follows from the child
-indices on that path. So the events of the earlier run replace the engines where the new run comes
-to the same path, even if its node has another number there.
+Both runs have the same problem, seed and sampling. What a node yields depends on its path and its
+seed alone, and the seed follows from the child indices on that path. So the new run takes the
+earlier run's results wherever it comes to the same path, even if the node has another id there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ Indices = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
+    """The results of an earlier run. A lookup returns None where it has none for the node."""
+
     segments: Mapping[Indices, Segment] = field(default_factory=dict)
     scores: Mapping[Indices, tuple[float, ...]] = field(default_factory=dict)
     probes: Mapping[Indices, Probed] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a run works with, built from the switches of the optimizations."""
+"""Chooses the engines and helpers of a run by the switches of the optimizations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ from flashedge.types import Judges
 log = logging.getLogger(__name__)
 
 CONTEXT_TOKENS = 256
-"""Tokens of a typical path halfway through."""
+"""Tokens of a path halfway through, at which decode steps are read from a cost curve. Chosen by
+hand: with ten times as many, reading KV would make large batches look slower than most steps are.
+"""
 Ordering = Callable[[Paths], Order]
 
 
@@ -48,40 +50,38 @@ class TwinEngines(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """What one run works with. Build it with `build_engines`."""
+    """The engines and helpers of one run. Build it with `build_engines`."""
 
     generator: Generator
     verifier: Verifier
     grader: Grader
+    """Decides which mathematical answers are equal."""
     texts: TextGroups = field(default_factory=WordGroups)
+    """Groups open-ended answers."""
     optimizations: Optimizations = field(default_factory=Optimizations)
-
     judges: Judges = "steps"
     """What one score of the verifier is about."""
-
     program: str | None = None
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
-
     order: Ordering | None = None
     """Replaces the order that `prefix_order` chooses. For measurements."""
-
     kv_manager: KvManager | None = None
     """Moves the KV memory of both engines. None leaves each engine its own."""
 
     def switch(self, **switches: bool) -> Engines:
-        """The same engines with some switches changed, any but `suffix_scoring`."""
+        """Copy with other switches. `suffix_scoring`, by which `build_engines` chose the engines,
+        can't be changed."""
         return replace(self, optimizations=replace(self.optimizations, **switches))
 
     @property
     def ordering(self) -> Ordering:
-        by_switch = sweep_order if self.optimizations.prefix_order else arrival_order
-        return self.order or by_switch
+        return self.order or (sweep_order if self.optimizations.prefix_order else arrival_order)
 
     def join_kv(
         self, emit: Callable[[Event], None], prompt_tokens: int
     ) -> AbstractContextManager[RunMemory | FixedMemory]:
-        """The run's part in the KV memory, for the length of the block. While a run without
-        `kv_split` is there, each engine has half of the memory."""
+        """Let the run take part in the division of KV memory inside a `with` block. While a run
+        without `kv_split` takes part, each engine has half of the memory."""
         if self.kv_manager is None:
             return nullcontext(FixedMemory())
         return self.kv_manager.join(emit, prompt_tokens, baseline=not self.optimizations.kv_split)
@@ -96,7 +96,7 @@ def build_engines(
     kv_manager: KvManager | None = None,
     judges: Judges = "steps",
 ) -> Engines:
-    """Turn switches into engines. texts: groups open-ended answers; None groups them by words."""
+    """Choose the engines by the switches. Without `texts`, open-ended answers group by words."""
     is_whole_path = not optimizations.suffix_scoring
     is_stock = is_whole_path and not optimizations.speculation  # the stock generator drafts nothing
     generator = twins.stock_generator if is_stock else twins.generator
@@ -116,8 +116,8 @@ def build_engines(
 
 
 def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
-    """Let speculation fill the generator's batch up to where measured steps stay flat. Without a
-    measured curve drafts only fill the slots that finished beams leave.
+    """Let speculation fill the generator's batch as far as it hardly slows a step, by measurement.
+    Without a measured curve, drafts only fill the slots that finished beams leave.
 
     Ref: arXiv 2509.00195 §4.1.2, whose batch stays as large as the level was; ADR 8.
     """
@@ -129,7 +129,7 @@ def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Conf
 
 
 def find_measured_flat_batch(curve: CostCurve, max_batch: int) -> int:
-    """The flat batch by a measured curve, 0 for any other curve."""
+    """The largest batch whose steps cost about as much as one sequence's. 0 if not measured."""
     if not isinstance(curve, MeasuredCurve):
         return 0
     return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch)

@@ -35,11 +35,11 @@ from flashedge.search.voting import SearchState
 from flashedge.types import NodeId
 
 SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
-"""Statuses that NodesMarked tells. Other events tell when a node is begun and generated."""
+"""Statuses that NodesMarked reports. NodesExpanded and StepCompleted report the other two."""
 
 
 class EventEmitter:
-    """Emits each fact once, in order. Remembers what it emitted last."""
+    """Emits the run's events. It remembers what it has emitted, so that nothing comes twice."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class EventEmitter:
     # ------------------------------------------------------------ what the search was told
 
     def emit_turn(self, result: Result | Allowance, before: SearchState, now: SearchState) -> None:
-        """Emit the result that the search has taken, and what changed with it."""
+        """Emit a result that changed the search from `before` to `now`, then its other changes."""
         self._emit_result(result, before, now.tree)
         if isinstance(now, MctsState):
             self._emit_rollouts(now)
@@ -96,7 +96,8 @@ class EventEmitter:
                 assert_never(result)
 
     def _emit_rollouts(self, state: MctsState) -> None:
-        """Emit the rollouts that ended or were cut, and once several are in flight, which are."""
+        """Emit the rollouts that ended or were cut. Once several have been in flight, also emit
+        which ones are now, if that changed."""
         nodes, futile = state.rollouts[self._num_rollouts :], state.num_futile - self._num_futile
         if nodes or futile:
             self._emit(RolloutsEnded(nodes=nodes, futile=futile))
@@ -112,14 +113,14 @@ class EventEmitter:
     # ------------------------------------------------------------ what the search asks for
 
     def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
-        """Emit the statuses that the search changed when it last decided, by `commands`. Nodes that
-        they cancel come later, by `emit_cancelled`, since the same commands may have begun them."""
+        """Emit the statuses that changed since the last call. Nodes that `commands` cancel wait for
+        `emit_cancelled`, since the same commands may expand them first."""
         later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
         changed: dict[NodeStatus, list[NodeId]] = {}
         known = self._tree.nodes
         for node in tree.nodes.list_changed(known):
-            is_new = node.id not in known or known[node.id].status != node.status
-            if node.status in SHOWN and is_new and node.id not in later:
+            has_changed = node.id not in known or known[node.id].status != node.status
+            if node.status in SHOWN and has_changed and node.id not in later:
                 changed.setdefault(node.status, []).append(node.id)
         for status, nodes in changed.items():
             self._emit(NodesMarked(status=status, nodes=tuple(nodes)))

@@ -1,8 +1,8 @@
 """Repeats engine work that a dead engine or a failed request interrupted.
 
 A request that ends the engine each time must not take the other requests of its step along. Work
-that was twice in the step that ended the engine is therefore done one at a time from then on. The
-innocent ones come through, and the culprit uses up its attempts.
+that was in an engine's last step at two deaths is therefore done one at a time from then on. The
+innocent requests come through, and the culprit uses up its attempts.
 """
 
 import asyncio
@@ -15,14 +15,15 @@ from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import EngineRestarted, Event
 
 ATTEMPTS = 3
-"""Losses after which a failed request is given up. A death, which another request of the step may
-have caused, ends the work only after one more."""
+"""Losses at which a failure, which is always the request's own, ends the work. A death ends it one
+loss later, since other requests of the step may have caused the first `SUSPICIOUS` deaths."""
 PAUSES_S = (0.05, 0.5, 2.0)
-"""Slept before each wait, since an engine's health may lag behind the failure. The last repeats."""
+"""Slept before waits for a restart, since an engine may look healthy just after it died. The last
+pause repeats."""
 SUSPICIOUS = 2
-"""Work that was in this many steps that ended the engine no longer runs beside other suspects."""
+"""Deaths in its steps after which work holds `Engine.suspects`, so that no other suspect runs."""
 RESTART_TIMEOUT_S = 1800.0
-"""A start on a card can take minutes, and a run waits for several."""
+"""A start on a card can take minutes, and may fail a few times before it succeeds."""
 T = TypeVar("T")
 
 
@@ -34,10 +35,10 @@ async def retry_after_restart(
     """Do `work`, and repeat it after an engine's restart or a failed request.
 
     Work loses an attempt when its request failed, or was in the step that ended the engine. If the
-    engine died of something else, the work is done again without a limit.
+    engine died in another step, the work is repeated without a limit.
 
     `on_restart` receives the seconds that the work waited. Raises EngineDead when the engine does
-    not come back or dies in the work's steps, and GenerationFailed when the request keeps failing.
+    not come back or keeps dying of the work, and GenerationFailed when the request keeps failing.
     """
     clock = asyncio.get_running_loop().time
     lost = repeats = suspected = 0

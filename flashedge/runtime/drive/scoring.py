@@ -1,9 +1,8 @@
 """Scores a run's steps on its verifier.
 
-A level is scored when all of its steps are generated, or each step when it ends
-(`Optimizations.early_scores`); the scores are the same. Early scores waste nothing unless the run
-is cut, since a search scores every step that it generates. They pay where each engine has
-processors of its own (ADR 8).
+A level is scored when all of its steps are generated, or with `Optimizations.early_scores` each
+step when it ends. The scores are the same. Early scores waste nothing unless the run is cut, since
+only searches that score every step use them. They pay where each engine has cores of its own.
 """
 
 import asyncio
@@ -33,6 +32,8 @@ Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepSco
 
 
 class Scoring:
+    """Scores the nodes of one run."""
+
     def __init__(
         self,
         search: Search[Any],
@@ -54,7 +55,7 @@ class Scoring:
         self._on_restart = on_restart
         self._is_early = switches.early_scores and search.scores_levels
         self._early: dict[NodeId, asyncio.Task[StepScores]] = {}
-        self._has_overflown = False
+        self._has_overflowed = False
         self.waiting = Stopwatch()
         """Time in which the search waits for scores."""
         self.tokens = 0
@@ -63,16 +64,17 @@ class Scoring:
         """Those of `tokens` whose KV was reused."""
 
     def receive(self, node: NodeId, steps: tuple[str, ...], segment: Segment, start: Start) -> None:
-        """Begin to score a new segment if scores are early. steps: of the path to it."""
+        """Begin to score a new segment if scores are early. steps: those before it on its path."""
         if self._is_early:
             self._early[node] = start(self._verify(node, steps, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """The scores of a node that are known without the verifier."""
+        """Find scores that an earlier run or a scored draft left. None: the verifier is needed."""
         known = self._earlier.find_scores(tree, node)
         return known or self._speculation_client.take_scores(tree, node)
 
     async def score(self, state: Any, node: NodeId) -> Scored:
+        """Score a generated node, or wait for its early scores. state: a SearchState."""
         tree: Tree = state.tree
         at = tree[node]
         assert at.segment is not None, "a search scores generated nodes only"
@@ -95,8 +97,8 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
-        """Score a segment's steps, or in a search that judges answers the whole answer after the
-        thinking. A path without an answer, or too long for the verifier's context, scores 0."""
+        """Score a segment's steps. A search that judges answers gets one score, of the whole answer
+        after the thinking. A path without one, or beyond the verifier's context, scores 0."""
         steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
         if self._judges_answers:
             steps = self._thinking.judge_answer("".join(steps), self._engines.judges)
@@ -117,9 +119,9 @@ class Scoring:
                 self._on_restart,
             )
         except PathOverflow as error:
-            if not self._has_overflown:
+            if not self._has_overflowed:
                 log.warning("such paths of this run have the score 0: %s", error.line)
-            self._has_overflown = True
+            self._has_overflowed = True
             return StepScores(scores=(0.0,) * num_scores, tokens=0, cached_tokens=0)
         if not self._judges_answers:
             return found
@@ -127,8 +129,8 @@ class Scoring:
 
 
 class ScoreOnce:
-    """Scores equal paths of a run once: siblings often write the same words, above all those of a
-    small model. Equal requests wait for the scores of the first. Ours, not the paper's."""
+    """Scores equal paths of a run once, since a small model often writes siblings alike. Equal
+    requests wait for the scores of the first. Ours, not the paper's."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -136,8 +138,8 @@ class ScoreOnce:
         self._pending: dict[ScoreRequest, asyncio.Event] = {}
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Shared scores count all of their tokens as cached. If the first request fails or is
-        cancelled, the next goes to the verifier."""
+        """Return scores, whose tokens all count as cached if another request computed them. If that
+        request fails or is cancelled, the next equal one goes to the verifier."""
         while (pending := self._pending.get(request)) is not None:
             await pending.wait()
         if (known := self._scored.get(request)) is not None:

@@ -1,7 +1,4 @@
-"""A run's requests to its generator, and the segments and probe answers that their streams become.
-
-What a request yields depends on its path and seed alone.
-"""
+"""Builds a run's requests to its generator, and turns their streams into segments and answers."""
 
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -16,16 +13,17 @@ from flashedge.search.base import Probe
 from flashedge.search.step_rules import split_steps
 from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
 
-_CHARACTER = 3
-"""Most ids of an incomplete character: a character has four bytes at most."""
-_MOST_HELD = 64
-"""Ids that may wait for the rest of a character. If more wait, as after bytes that are no text, the
-text of all but the last three is returned, so that the window stays short."""
+_PARTIAL_IDS = 3
+"""Most ids of an incomplete character, which has four bytes at most."""
+_MAX_HELD_IDS = 64
+"""Most ids that wait for the rest of a character. If more wait, some bytes are no text, and all but
+the last `_PARTIAL_IDS` are returned. Chosen by hand, far above what a character needs, and low
+enough that decoding all that wait with each new id is cheap."""
 
 
 class IncrementalText:
-    """Turns streamed ids into text, never half a character: decodes a short window with and without
-    the new ids, since a tokenizer's pieces may depend on their neighbours."""
+    """Turns streamed ids into text, in whole characters where the bytes are text. Decodes a short
+    window with and without the new ids, since the text of an id may depend on its neighbours."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -38,21 +36,21 @@ class IncrementalText:
         return self._emit(self._find_whole())
 
     def flush(self) -> str:
-        """Return what `feed` held back: an incomplete character at the very end."""
+        """Return what `feed` held back, such as an incomplete character at the very end."""
         return self._emit(len(self._ids))
 
     def look(self) -> str:
-        """What `flush` would return."""
+        """Return what `flush` would, and keep it."""
         return self._decode(len(self._ids))[len(self._decode(self._num_emitted)) :]
 
     def _find_whole(self) -> int:
-        """The id up to which the text is free of half characters."""
+        """Count the ids whose text may be returned."""
         last = len(self._ids)
         if self._is_whole(last):
             return last
-        if last - self._num_emitted <= _MOST_HELD:
+        if last - self._num_emitted <= _MAX_HELD_IDS:
             return self._num_emitted
-        ends = range(last - 1, last - _CHARACTER - 1, -1)
+        ends = range(last - 1, last - _PARTIAL_IDS - 1, -1)
         return next((end for end in ends if self._is_whole(end)), ends[-1])
 
     def _is_whole(self, end: int) -> bool:
@@ -81,7 +79,7 @@ def build_path_request(
     engines: Engines,
     continuation: Continuation | None = None,
 ) -> ExtendRequest:
-    """path: the prompt and the path to the parent."""
+    """Build the request for one child. path: the prompt and the path to the parent."""
     return ExtendRequest(
         token_ids=path,
         seed=seed,
@@ -105,12 +103,14 @@ class StepTexts:
 
     codec: Codec
     rule: str = BLANK_LINE
+    """One of `types.STEP_RULES`."""
     max_step_tokens: int
+    """Length of a step by the rule `tokens`."""
 
     def split(self, token_ids: TokenIds, text: str, *, to_end: bool) -> tuple[str, ...]:
-        """Split a segment's text. At least one step; joined they are the text.
+        """Split a segment's text into at least one step. All steps joined are the text.
 
-        to_end: whether the segment went on past the ends of its steps.
+        to_end: whether the segment was generated past the ends of its steps.
         """
         if self.rule == BLANK_LINE:
             return split_steps(text)
@@ -138,8 +138,8 @@ class StepTexts:
 
 
 def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) -> Segment:
-    """Join the chunks of a finished stream. The text is decoded from all ids at once: incremental
-    detokenizers can lose or split characters. to_end: whether it went on past the ends of steps."""
+    """Join the chunks of a finished stream. The text is decoded from all ids at once, since
+    incremental detokenizers can lose or split characters. to_end: as for `StepTexts.split`."""
     ids = tuple(i for chunk in chunks for i in chunk.token_ids)
     finish = chunks[-1].finish
     assert finish is not None, "the last chunk carries the finish reason"
@@ -159,8 +159,9 @@ def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) ->
 def build_probe_request(
     probe: Probe, path: TokenIds, asked: Request, generator: Generator, program: str | None
 ) -> ExtendRequest | None:
-    """The request that continues path + suffix, or None where no token fits after them. path: the
-    prompt and the path."""
+    """Build the request that continues the path with the probe's suffix. None if no token fits.
+
+    path: the prompt and the path."""
     ids = (*path, *generator.codec.encode(probe.suffix))
     room = generator.max_model_len - len(ids)
     if room <= 0:
@@ -180,12 +181,10 @@ def build_probe_request(
 async def run_probe(
     request: ExtendRequest, suffix: str, generator: Generator
 ) -> tuple[TokenIds, str]:
-    """The shortest prefix of the probe's tokens with which a boxed answer after `suffix` is
-    complete, or all of its tokens, and their text. It depends on the tokens alone, however the
-    stream was cut into chunks.
+    """Return a probe's tokens and their text, up to the token that completes a boxed answer after
+    `suffix`, however the stream is cut into chunks.
 
-    Only a token with a closing brace can complete an answer. For the others one short decode is
-    enough; for such a token the whole text is read. A probe has at most 4,096 tokens.
+    Only a token with a closing brace can complete an answer, so the whole text is read only then.
     """
     decoder, text = IncrementalText(generator.codec), [suffix]
     ids: list[int] = []

@@ -1,9 +1,9 @@
 """A run's side of speculation: what may follow each step, and scores of complete drafts.
 
-Each of the run's requests names the step's continuation, so that the generator can draft it. With
-lookahead, the verifier scores a step together with a complete draft after it. Nothing is decided
-here: a request adopts a draft only if path and seed are the same, and scores found ahead are used
-only for the very tokens that were scored.
+Each of the run's requests says what may follow its step, so that the generator can draft that. With
+lookahead, the verifier scores a step together with a complete draft after it. No result changes: a
+request adopts a draft only if path and seed are the same, and scores found ahead are used only for
+the very tokens that were scored.
 
 Ref: arXiv 2509.00195 §4.1.
 """
@@ -27,7 +27,7 @@ from flashedge.search.voting import Search, SearchState
 from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
 
 Drop = tuple[tuple[int, ...], frozenset[int]]
-"""Numbers of levels whose successors are known, and the seeds of those."""
+"""Numbers of levels whose successors the search has chosen, and the seeds of the successors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,9 @@ class SpeculationClient:
     """One run's client, an async context manager. Does nothing where speculation is off or the
     generator does not speculate.
 
-    By the rule entropy nothing is drafted. The end of a step is known only once the token after it
-    was drawn, and that token is dropped. By then the request has computed all of its tokens, so it
-    has nothing left from which vLLM could go on as a draft.
+    With the step rule `entropy` nothing is drafted. There a step's end is known only once the token
+    after it was drawn, and that token is dropped. By then the request has computed all of its
+    tokens, so it has nothing left from which vLLM could go on as a draft.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class SpeculationClient:
         self._texts = texts
         self._deterministic = asked.deterministic
         switches = engines.optimizations
-        drafts = switches.speculation and texts.rule != ENTROPY
-        self._speculator = engines.generator.speculator if drafts else None
+        may_draft = switches.speculation and texts.rule != ENTROPY
+        self._speculator = engines.generator.speculator if may_draft else None
         self._looks_ahead = switches.lookahead and self._speculator is not None
-        self._run = secrets.token_hex(8)
+        self._run = secrets.token_hex(8)  # names the run's drafts in the generator
         self._level = 0
         self._levels: dict[int, tuple[NodeId, ...]] = {}
         self._continuations: dict[NodeId, Continuation] = {}
@@ -78,11 +78,11 @@ class SpeculationClient:
     # ------------------------------------------------------------ generation
 
     def follow(self, state: SearchState, commands: Sequence[Command]) -> Drop | None:
-        """Prepare the continuations of the levels that these commands begin. Returns which drafts
-        are of use, for `drop_unused`; None if nothing is new.
+        """Prepare the continuations of the levels that these commands begin. Returns what
+        `drop_unused` needs, or None if no draft can have become useless.
 
-        The expansions that begin together are one level. Rollouts in flight don't wait for each
-        other, so each of their expansions is a level of its own.
+        The expansions that begin together are one level. But rollouts don't wait for each other, so
+        in MCTS each expansion is a level of its own.
         """
         expansions = [command for command in commands if isinstance(command, Expand)]
         stops = any(isinstance(command, Cancel) for command in commands)
@@ -144,7 +144,7 @@ class SpeculationClient:
             self._drafts = {draft.seed: draft.token_ids for draft in drafts}
 
     def find_drafted_step(self, state: Any, node: NodeId) -> DraftedStep | None:
-        """The complete draft of the node's first child that has one."""
+        """The complete draft of the node's first child that has one. None if none has."""
         if not self._drafts:
             return None
         after = self._search.lookahead(state, node)
@@ -163,8 +163,8 @@ class SpeculationClient:
         node: NodeId,
         ahead: DraftedStep | None,
     ) -> StepScores:
-        """Score `node`, and in the same call the drafted step after it, for `take_scores`, unless
-        it does not fit into the context."""
+        """Score `node`, in one request with the draft after it if both fit into the context. The
+        draft's scores wait for `take_scores`; its tokens count in the result."""
         if ahead is None:
             return await score(request)
         try:
@@ -176,7 +176,7 @@ class SpeculationClient:
         return replace(both, scores=both.scores[:own])
 
     def take_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """Scores of the node's steps, if they were found ahead. Counts them as used."""
+        """Take the scores of the node's steps that were found ahead, and count them as used."""
         at = tree[node]
         if at.segment is None or at.parent is None:
             return None

@@ -1,5 +1,4 @@
-"""Helpers for asyncio tasks: the time that some of them are open, work of several at a time, and
-their group's first error."""
+"""Helpers for asyncio tasks: a stopwatch, a pool of workers, and the first error of a group."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -49,7 +48,8 @@ def raise_first_error() -> Iterator[None]:
 
 
 async def run_workers(jobs: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
-    """Do `work` for each item in order, `jobs` at a time. Raises the first error."""
+    """Do `work` for the items, at most `jobs` at a time, begun in order. Raises the first error and
+    cancels the rest."""
     left = iter(items)
 
     async def worker() -> None:

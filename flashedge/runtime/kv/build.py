@@ -27,9 +27,9 @@ MOVABLE = {"os", "device"}
 """Values of `Health.kv_memory` with which one engine can use what the other gives up."""
 
 OS_MARGIN = 0.1
-"""Share of a level that alternating has to gain on a CPU. There memory comes back page by page
-while an engine computes, and the measured cost of a switch does not include that: on two cores,
-alternating was predicted to be 8 % faster and was 4 % slower."""
+"""Share of a level's time that alternating has to gain on a CPU. There memory comes back page by
+page while an engine computes, and the measured cost of a switch does not include that: on two
+cores, alternating was predicted to be 8 % faster and was 4 % slower."""
 
 WIDE = Workload(paths=512, context_tokens=256, live_tokens=256 + 511 * 20, step_tokens=52)
 """A level of the widest search, with steps as long as those of MATH. In simulation, searches with a
@@ -37,10 +37,10 @@ fixed division for this level took at most 0.6 % longer than with one that follo
 
 
 def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
-    """Divide the KV bytes of the memory plan between generator and verifier, for this device.
+    """Divide the KV memory. Returns the bytes of generator and verifier at their start.
 
-    The plan's own division stands if the split is switched off, the device is not known, or the
-    engines run on different cards. Ref: arXiv 2509.00195 §4.3.
+    The memory plan's division stands if the split is switched off, if the engines run on different
+    cards, or if their costs can't be estimated. Ref: arXiv 2509.00195 §4.3.
     """
     config = resolve_memory(pair, config)
     plan = config.kv_bytes.generator or 0, config.kv_bytes.verifier or 0
@@ -61,7 +61,7 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
 
 def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
-    """What an engine costs before it has started. Its memory is counted on one of its cards."""
+    """Estimate an engine's costs before it has started. Bytes are those of each of its cards."""
     tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
     block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
     return build_engine_cost(
@@ -72,8 +72,8 @@ def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> Engin
 async def build_manager(
     pair: Pair, generator: Generator, verifier: Verifier, curves: Curves, config: Config
 ) -> KvManager | None:
-    """Build and start the manager. None if the split is switched off, if the memory can't move on
-    this device, or if an engine does not answer: each engine then keeps the memory it has."""
+    """Build and start the manager. Returns None if the split is switched off, the memory can't move
+    on this device, or an engine does not answer. Each engine then keeps the memory it has."""
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
     if not config.features.kv_split or not mechanisms <= MOVABLE:
         return None
@@ -106,8 +106,8 @@ async def build_manager_with(
     offload: bool,
     folder_bytes: int,
 ) -> KvManager:
-    """kv_bytes: for both engines, lowered to what their pools can hold; folder_bytes: free where
-    offloaded KV may wait in a file."""
+    """Build the manager for engines that serve. kv_bytes: for both, lowered to what their pools can
+    hold. max_batch: most sequences in a step. folder_bytes: free disk space for offloaded KV."""
     views = await generator.view(), await verifier.view()
     engines = ((curves.generator, views[0], generator), (curves.verifier, views[1], verifier))
     costs = [
@@ -119,10 +119,10 @@ async def build_manager_with(
     kv_bytes = min(kv_bytes, sum(view.blocks_total * view.block_bytes for view in views))
     link = None
     if offload:
-        room = max(psutil.virtual_memory().available, folder_bytes) // 2
         link = HostLink(
             bytes_per_s=curves.link_bytes_per_s,
-            capacity_bytes=room,
+            # Half: `inside.kv.worker` leaves as much free as it takes.
+            capacity_bytes=max(psutil.virtual_memory().available, folder_bytes) // 2,
             switch_s=await _measure_switch(generator, verifier),
             margin=OS_MARGIN if generator.health().kv_memory == "os" else 0.0,
         )
@@ -133,6 +133,7 @@ async def build_manager_with(
 def build_engine_cost(
     curve: CostCurve, block_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
 ) -> EngineCost:
+    """The engine needs at least the blocks of one longest request, and one that vLLM never uses."""
     token_bytes = block_bytes // block_tokens
     return EngineCost(
         curve=curve,
@@ -144,7 +145,7 @@ def build_engine_cost(
 
 
 async def _measure_switch(generator: Generator, verifier: Verifier) -> float:
-    """Seconds of one offload and one restore when there is next to nothing to move."""
+    """Mean seconds of an engine's offload and restore with next to nothing to move."""
     clock = asyncio.get_running_loop().time
     began = clock()
     for engine in (generator, verifier):

@@ -29,11 +29,13 @@ from flashedge.scheduling.costs import (
 )
 
 LINK_BYTES_PER_S = 1e9
-"""Assumed bandwidth of the link to host memory without a profile: low, since an assumption must not
-make offload look cheap."""
+"""Bandwidth of the link to host memory that is assumed without a profile. It is low, since an
+assumption must not make offload look cheap."""
 ASSUMED_CPU = Device(
     name="a CPU core", flops=5e10, bandwidth=1e10, memory_bytes=1 << 33, overhead_s=0.008
 )
+"""Stands in for a CPU without a profile. Chosen by hand, in the order of a server's core. With a
+tenth of `overhead_s`, many small decode steps would look as cheap as a few large ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +45,11 @@ class Curves:
     link_bytes_per_s: float
     """Bandwidth of the link to host memory, in one direction."""
     source: str
-    """Where the curves come from, in words, for the run's record."""
+    """Where the curves come from, in words, for records of runs."""
 
 
 def load_curves(pair: Pair, config: Config) -> Curves:
-    """The curves of the pair's profile, if it was made on this device with these models, else
+    """Build curves from the pair's profile if it was made on this device with these models, else
     rooflines. Raises ConfigError, EngineError, CheckpointError."""
     shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
@@ -66,12 +68,12 @@ def load_curves(pair: Pair, config: Config) -> Curves:
 
 
 def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Curves:
-    """Curves as measured. Raises ConfigError if the profile lacks one of the two models."""
+    """Build measured curves. Raises ConfigError if the profile lacks one of the two models."""
     models = {model.name: model for model in profile.models}
     if not {"generator", "verifier"} <= set(models):
         raise ConfigError("the profile does not cover both models", hint="run `flashedge profile`")
-    # The link's slower direction, to memory that is not pinned. Without a card there is no link:
-    # a copy in RAM reads and writes, so half of its bandwidth.
+    # The link's slower direction, to memory that is not pinned. Without a card, KV is copied within
+    # RAM. A copy reads and writes, so it gets half of the bandwidth.
     ways = [row["bytes_per_s"] for row in profile.device["transfers"] if not row["pinned"]]
     return Curves(
         generator=build_measured_curve(models["generator"], shapes[0]),
@@ -105,15 +107,15 @@ def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurv
 
 
 def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, context: float) -> float:
-    """Seconds of a decode step that was not measured, for the verifier by its prefill fit."""
+    """Seconds of a decode step that was not measured. A verifier has only a prefill fit."""
     fit = model.fits.get(DECODE) or model.fits[PREFILL]
     moved = shape.weights_bytes + batch * shape.kv_bytes_per_token * (context + 1)
     return fit.seconds(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
 
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
-    """One device with the sum of the cards' peaks, and its name in words. The time of their
-    all-reduce is not counted. Without a data sheet it is one RTX 4090."""
+    """Describe an engine's cards as one device with the sum of their peaks, and name it in words.
+    The time of their all-reduce is not counted. Without a data sheet the device is an RTX 4090."""
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

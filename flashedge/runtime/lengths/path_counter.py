@@ -1,12 +1,12 @@
 """Counts how long a run's paths became, from its events.
 
-Each node tells how far one path went on from its parent, and whether it ended there. So the counts
-hold for every strategy: sampling, beam search, MCTS. Paths that were pruned, cut by a limit or
-cancelled count as lower bounds.
+The events say how far each node extends its parent's path, and whether the path ended there. So the
+counts hold for every strategy: sampling, beam search, MCTS. Paths that were pruned, cut by a limit
+or cancelled count as lower bounds.
 
 A path that was cancelled within a node is known by its progress, which live runs report and stored
-runs lack. In stored runs the node and its siblings are left out: the siblings that ended are the
-short ones.
+runs lack. Stored runs leave out the node and its siblings, since counting only those siblings that
+ended would favour short ones.
 """
 
 from collections import Counter, defaultdict
@@ -20,12 +20,13 @@ from flashedge.types import FinishReason, NodeId
 
 
 class PathCounter:
-    """Counts one run. A live run's counter also sees its Progress events."""
+    """Counts the paths of one run."""
 
     def __init__(self, *, sees_progress: bool) -> None:
+        """sees_progress: whether `observe` gets the Progress events, as of a live run."""
         self._sees_progress = sees_progress
         self._levels: list[tuple[NodeId, tuple[NodeId, ...]]] = []
-        self._ends: dict[NodeId, tuple[int, bool]] = {}
+        self._ends: dict[NodeId, tuple[int, bool]] = {}  # (tokens, whether its path ends there)
         self._progress: dict[NodeId, int] = {}
 
     def observe(self, event: Event) -> None:
@@ -47,7 +48,8 @@ class PathCounter:
         self._ends[node] = tokens, finish == FinishReason.STOP
 
     def count(self) -> OutputLengths | None:
-        """Count all paths, each up to its last known token. None where no path is known."""
+        """Count all paths, each up to its last known token, with the weights of `OutputLengths`.
+        None where no path is known."""
         path_tokens: dict[NodeId, int] = {ROOT: 0}
         ended: Counter[int] = Counter()
         cut: Counter[int] = Counter()
@@ -79,9 +81,10 @@ class PathCounter:
         return OutputLengths(tokens=tokens_, is_censored=is_censored_, weights=weights)
 
     def measure_kv_share(self, width: int) -> float | None:
-        """The tokens that the largest level holds, over those of `width` whole paths, in (0, 1].
+        """Divide the tokens of the largest level's paths by those of `width` whole paths.
 
-        A token that paths of a level share counts once. None where no path ended by itself.
+        A token that several of these paths share counts once. The share is in (0, 1], or None where
+        no path ended by itself.
         """
         parents: dict[NodeId, NodeId] = {}
         path_tokens: dict[NodeId, int] = {ROOT: 0}
@@ -110,7 +113,7 @@ class PathCounter:
         return sum(self._find_end(node)[0] for node in seen)
 
     def _find_end(self, node: NodeId) -> tuple[int, bool]:
-        """The node's tokens, 0 while it waits, and whether its path ends there."""
+        """The node's tokens, 0 before its first, and whether its path ends there."""
         return self._ends.get(node) or (self._progress.get(node, 0), False)
 
 

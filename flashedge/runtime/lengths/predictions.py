@@ -1,7 +1,7 @@
-"""Predicts the lengths of requests for the schedulers of all pairs, by what their runs showed.
+"""Predicts the output lengths of requests for the schedulers of all pairs, by the pairs' past runs.
 
-A request joins the schedule as if its outputs were as long as its limit. Its prediction arrives a
-turn of the event loop later, or once the pair's stored runs have been read in a thread.
+A request joins the schedule as if its outputs were as long as its limit. Its prediction arrives in
+the event loop's next turn, or once a thread has read the pair's stored runs.
 """
 
 import asyncio
@@ -24,9 +24,11 @@ from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
 OFF = "off"
-MOST_RUNS, MOST_SECONDS = 2_000, 5.0
-"""The most that is read of the stored runs, and for how long. The newest are read first."""
+MAX_RUNS, MAX_READING_S = 2_000, 5.0
+"""Limits on the stored runs that are read for a pair, newest first. Chosen by hand: the first
+predictions wait for the reading, and a tenth may hold no run of a rare strategy."""
 PAGE = 200
+"""Runs in one query of the store, which other threads wait for."""
 
 Receive = Callable[[LengthDistribution], None]
 
@@ -34,7 +36,7 @@ Receive = Callable[[LengthDistribution], None]
 def describe_search(
     spec: Request, prompt_ids: TokenIds = (), *, prompt_tokens: int = 0
 ) -> LengthRequest:
-    """prompt_ids: the prompt, or prompt_tokens: how many they are."""
+    """Describe a search for a predictor. prompt_tokens: needed where `prompt_ids` is unknown."""
     turns = (f"{turn.role}: {turn.content}" for turn in spec.problem.messages)
     return LengthRequest(
         pair=spec.pair,
@@ -48,7 +50,7 @@ def describe_search(
 
 
 class Predictions:
-    """The predictor of each pair: learns from runs that ended. Never raises and never waits."""
+    """The predictor of each pair, which learns from ended runs. Its calls don't block."""
 
     def __init__(self, config: Config, store: RunStore) -> None:
         self._config = config
@@ -58,7 +60,7 @@ class Predictions:
         self._is_stopping = False
 
     def submit(self, request: LengthRequest, receive: Receive) -> None:
-        """`receive` gets the prediction on the event loop, or never if no run has ended."""
+        """Predict in the background. `receive` gets the prediction, if any, on the event loop."""
         if self._config.scheduling_lengths == OFF:
             return
         if (task := self._predictors.get(request.pair)) is None:
@@ -67,6 +69,7 @@ class Predictions:
         task.add_done_callback(partial(self._predict, request, receive))
 
     def learn(self, finished: FinishedOutputs) -> None:
+        """Learn from a request that ended, unless the pair's stored runs are still being read."""
         task = self._predictors.get(finished.request.pair)
         if task is not None and task.done() and not task.cancelled():
             asyncio.get_running_loop().call_soon(task.result().learn, finished)
@@ -96,12 +99,12 @@ class Predictions:
     # ------------------------------------------------------------ stored runs, in a thread
 
     def _learn_stored(self, name: str) -> HistoryPredictor:
-        """Learn from the newest runs of the pair as it is now, the oldest of them first."""
-        until = time.monotonic() + MOST_SECONDS
+        """Learn from the pair's newest runs since its models last changed, oldest first."""
+        until = time.monotonic() + MAX_READING_S
         since_s = find_last_change_s(find_pair(name, self._config), self._config)
         found: list[FinishedOutputs] = []
-        for stored in iter_newest(self._store, since_s):
-            if len(found) == MOST_RUNS or self._is_stopping or time.monotonic() > until:
+        for stored in iterate_newest(self._store, since_s):
+            if len(found) == MAX_RUNS or self._is_stopping or time.monotonic() > until:
                 break
             if stored.spec.get("pair") == name:
                 run = read_run(self._store, stored)
@@ -113,7 +116,8 @@ class Predictions:
 
 
 def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:
-    """None without a path, and for the request of another version. Raises StoreError."""
+    """Read the output lengths of a stored run. None if no path is known, or if this version can't
+    read the request. Raises StoreError."""
     try:
         spec = Request.from_json(stored.spec)
     except (KeyError, TypeError, ValueError, RequestError):
@@ -126,9 +130,9 @@ def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:
     return FinishedOutputs(request=request, lengths=lengths)
 
 
-def iter_newest(store: RunStore, since_s: float) -> Iterator[StoredRun]:
-    """The runs that are over, newest first, submitted since then (unix seconds). Ends early where a
-    page's last run is removed."""
+def iterate_newest(store: RunStore, since_s: float) -> Iterator[StoredRun]:
+    """Yield the runs that are over, newest first, up to the first one submitted before `since_s`
+    (unix seconds). Ends early if a page's last run is deleted meanwhile."""
     before = None
     while True:
         try:

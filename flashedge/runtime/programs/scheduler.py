@@ -1,8 +1,9 @@
 """Decides which runs of one pair start, and in which order its engines serve what they have.
 
 A run, or a plain request, is a member of a program: its own, or the one whose key it carries. The
-order of programs (`scheduling.programs.active`) is that of the queue. It is sent to the engines
-when it changes, and computed once a second while something is here, since waiting changes it too.
+queue follows the order of programs (`scheduling.programs.active`). While there are programs, the
+order is computed after each change and every `LOOK_S` seconds, since waiting changes it too. The
+engines get it when it differs from the last one.
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -50,13 +51,15 @@ from flashedge.types import TokenIds
 ARRIVAL_ORDER = "fcfs"
 """The policy under which the engines' own queues stay as they are."""
 USUAL_BATCH = 256
-"""Sequences in one step that engines of unknown speed are assumed to compute well."""
+"""Sequences in one step that engines of unknown speed are assumed to compute well. Chosen by hand:
+with a tenth, two default searches fill the engines; with ten times as many nothing is full."""
 LEAST_INTERVAL_S = 0.02
-"""Least seconds between two orders that are sent to the engines."""
+"""Least seconds between two orders that are sent to the engines. Chosen by hand: each is a message
+to both, and a new request waits that long for its place, which shows at ten times as much."""
 LOOK_S = 1.0
-"""How often the order is computed while nothing happens but waiting."""
+"""Seconds between two orders while programs only wait. Escalation is set in seconds."""
 KEPT_S = 0.1
-"""How long estimates are kept: every waiting client asks for one ten times a second."""
+"""Seconds for which estimates are kept. Every waiting client asks for one ten times a second."""
 
 
 class PairScheduler:
@@ -72,7 +75,7 @@ class PairScheduler:
         note_wait: Callable[[Kind, float], None] = lambda kind, waited_s: None,
     ) -> None:
         """send_order: sends the keys of programs, in their order, to both engines of the pair.
-        note_wait: is told how many seconds a program of this kind has waited for its start."""
+        note_wait: receives the seconds that a program of this kind has waited for its start."""
         self.queue = RunQueue(self.sort_waiting, self.may_start, config.queue_limit)
         is_ordered = config.scheduling_policy != ARRIVAL_ORDER
         rules = Rules(
@@ -84,6 +87,7 @@ class PairScheduler:
         )
         self.programs = ActivePrograms(rules)
         self.drawn_tokens = 0
+        """Tokens of all runs and plain requests so far."""
         self._pair = pair
         self._config = config
         self._send_order = send_order
@@ -109,6 +113,7 @@ class PairScheduler:
         """The queue's changes and the time at which `_estimates` were made."""
 
     def set_capacity(self, capacity: Capacity | None) -> None:
+        """None: the capacity of the engines is not known."""
         self._capacity = capacity or self._unmeasured
         self._speed.set_curve(self._capacity.step_s)
 
@@ -122,6 +127,7 @@ class PairScheduler:
     def add_run(
         self, run_id: str, spec: Request, prompt_ids: TokenIds, caller: Caller = ANONYMOUS
     ) -> RunState:
+        """Let a run join its program. Returns the state that `note_event` keeps up to date."""
         request = describe_search(spec, prompt_ids)
         state = RunState(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
         self._runs[run_id] = state
@@ -185,7 +191,7 @@ class PairScheduler:
     # ------------------------------------------------------------ plain requests
 
     def add_request(self, ask: PlainAsk) -> str:
-        """Returns the request's name as a member. The engines have it already."""
+        """Let a request of the engines join its program. Returns its name as a member."""
         caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
         request = LengthRequest(
             pair=ask.pair, prompt_ids=ask.prompt_ids, max_tokens=ask.max_tokens, outputs=ask.choices
@@ -290,8 +296,7 @@ class PairScheduler:
     # ------------------------------------------------------------ estimates
 
     def estimate_run(self, run_id: str) -> RunEstimate:
-        """Return the run's estimate, at most `KEPT_S` old, and newer than the queue's last
-        change."""
+        """Return an estimate at most `KEPT_S` old that knows the queue's last change."""
         changes, made_s = self._estimated
         now_s = asyncio.get_running_loop().time()
         if changes != self.queue.changes or now_s - made_s >= KEPT_S:
@@ -342,8 +347,8 @@ class RunQueue:
         may_start: Callable[[str, Collection[str]], bool],
         limit: int,
     ) -> None:
-        """order: sorts waiting runs, the next one first. may_start: whether a run may start
-        together with those that run. The run "" stands for any further one."""
+        """order: sorts waiting runs, the next one first. may_start: whether a run may start beside
+        those that run. `check_room` asks it for a run "", which is unknown."""
         self._order = order
         self._may_start = may_start
         self._limit = limit
@@ -384,7 +389,7 @@ class RunQueue:
 
     @asynccontextmanager
     async def wait_turn(self, run_id: str) -> AsyncIterator[None]:
-        """Hold a place for the block, once the run is admitted."""
+        """Wait until the run is admitted, and keep its place for the block."""
         admitted = self._waiting.get(run_id)
         try:
             if admitted is not None:
@@ -403,7 +408,7 @@ class RunQueue:
         self.admit()
 
     def admit(self) -> None:
-        """Start the runs that may. Call it when less room may be needed than was thought."""
+        """Admit waiting runs, in their order, up to the first that may not start."""
         while self._waiting:
             run_id = self.waiting[0]
             if not self._may_start(run_id, self._running):
@@ -424,8 +429,10 @@ async def measure_capacity(
     max_sequences: int,
     is_shared: bool,
 ) -> Capacity:
-    """curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
-    memory moves between the engines, so that all of it counts for both together. Raises EngineDead.
+    """Find how much the engines can compute at once. Raises EngineDead.
+
+    curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
+    memory moves between the engines, so that all of it counts for both together.
     """
     views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     if is_shared:

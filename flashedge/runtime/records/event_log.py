@@ -7,9 +7,8 @@ from flashedge.events import TERMINAL, Event, Progress
 
 
 class EventLog:
-    """An append-only log whose numbers start at 1. Progress goes to the followers but is not kept.
-    It carries the number of the last kept event, so that a client that resumes after it misses
-    nothing."""
+    """An append-only log whose numbers start at 1. Progress events go to the followers but are not
+    kept. Each has the number of the last kept event, at which a client can resume."""
 
     def __init__(self) -> None:
         self._events: list[tuple[int, Event]] = []
@@ -36,6 +35,7 @@ class EventLog:
         return number
 
     def read(self, after: int = 0) -> list[tuple[int, Event]]:
+        """Return the kept events with a number above `after`."""
         return self._events[after:] if after < self.last else []
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:

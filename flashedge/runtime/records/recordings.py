@@ -29,7 +29,7 @@ class Recording:
     """The progress at which the run ends anyway."""
     checkpoints: History
     probe_tokens: tuple[int, ...]
-    """(num_probes,) Tokens of all probes up to and with each probe."""
+    """(num_probes,) running sums of the tokens of probes."""
     answer: str | None
     tokens: int
     """Tokens of the tree at the end."""
@@ -41,9 +41,9 @@ class Recording:
         return frozenset(a for a in given if a is not None)
 
     def build_trace(self, right: frozenset[str]) -> RunTrace:
-        """Build the trace for replay. right: those of `answers` that are right."""
+        """Build what the replay of a policy needs. right: those of `answers` that are right."""
 
-        def end(answer: str | None, tokens: int, probes: int) -> Ending:
+        def build_ending(answer: str | None, tokens: int, probes: int) -> Ending:
             overhead = self.probe_tokens[min(probes, len(self.probe_tokens)) - 1] if probes else 0
             return Ending(right=answer in right, tokens=tokens, overhead=overhead)
 
@@ -52,16 +52,18 @@ class Recording:
             problem=self.problem,
             cap=self.cap,
             checkpoints=self.checkpoints,
-            stops=tuple(end(c.answer, c.tokens, min(c.progress, probed)) for c in self.checkpoints),
-            whole=end(self.answer, self.tokens, probed),
+            stops=tuple(
+                build_ending(c.answer, c.tokens, min(c.progress, probed)) for c in self.checkpoints
+            ),
+            whole=build_ending(self.answer, self.tokens, probed),
         )
 
 
 def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
     """Build the recording of a finished run at full compute from its events.
 
-    Returns None for a run that a policy could have stopped, that was cut, or that is so old that
-    its checkpoints have no answers: such a run does not show what full compute would have done.
+    Returns None for a run that did not finish, that a policy could have stopped, that was cut, or
+    that is so old that its checkpoints have no answers.
     """
     events = tuple(log)
     config = next((e.config for e in events if isinstance(e, RunStarted)), None)
@@ -82,7 +84,7 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
     search = build_search(request)
     return Recording(
         run=run,
-        problem=request.problem.messages[-1].content,
+        problem=request.problem.text,
         settings=collect_settings(request),
         cap=search.cap(request.limits) if isinstance(search, ProbedCot) else search.n,
         checkpoints=checkpoints,

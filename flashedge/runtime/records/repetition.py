@@ -17,8 +17,8 @@ CHOICES = ("choice", "answer", "votes", "cut_by", "unlikely")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNode:
-    """What a run stored of one node. What had arrived of a cancelled node is left out, since that
-    is a matter of time."""
+    """What a run stored of one node. Of a cancelled node that is only its parent and status, since
+    the rest depends on when it was cancelled."""
 
     parent: NodeId | None
     status: str
@@ -29,13 +29,16 @@ class RecordedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
+    """What two runs of the same request must have in common."""
+
     nodes: Mapping[NodeId, RecordedNode]
     choices: Mapping[str, Any]
+    """The result's fields CHOICES."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_log(cls, result: Mapping[str, Any], run_events: Iterable[Event]) -> RecordedRun:
-        """result: the run's object, as the API gives it."""
+        """result: the run's object, as `build_result` builds it."""
         log = tuple(run_events)
         steps = {event.node: event for event in log if isinstance(event, StepCompleted)}
         scores = {event.node: event.scores for event in log if isinstance(event, NodeScored)}
@@ -58,12 +61,12 @@ class RecordedRun:
 
 
 def find_difference(stored: RecordedRun, again: RecordedRun) -> str | None:
-    """The first thing in which the trees or the choices differ, node by node."""
+    """Describe the first difference of two nodes, or else of the choices. None if there is none."""
     for node in sorted({*stored.nodes, *again.nodes}):
         was, now = stored.nodes.get(node), again.nodes.get(node)
         if was is None or now is None:
             return f"node {node} is {'new' if was is None else 'missing'}"
-        for difference in _compare_nodes(was, now):
+        if (difference := next(_compare_nodes(was, now), None)) is not None:
             return f"node {node}: {difference}"
     for name in CHOICES:
         if stored.choices.get(name) != again.choices.get(name):
@@ -75,7 +78,7 @@ def find_difference(stored: RecordedRun, again: RecordedRun) -> str | None:
 
 
 def compare_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first name by which two fingerprints differ, with both values."""
+    """Name the first entry in which two fingerprints differ, with both values, or return None."""
     was, found = dict(_flatten(stored)), dict(_flatten(now))
     for name in [*was, *(name for name in found if name not in was)]:
         if was.get(name) != found.get(name):

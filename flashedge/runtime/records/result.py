@@ -13,7 +13,8 @@ from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Timing, Usage
 
 TRUST_THRESHOLD = 0.5
-"""Least score of the chosen path at which its answer counts as trusted by the verifier."""
+"""Least score of the chosen path at which its answer counts as trusted by the verifier. As a
+probability it says that the answer is rather right than wrong."""
 
 
 def build_result(
@@ -28,13 +29,12 @@ def build_result(
     scores_probability: bool = True,
     timed_out_comparisons: int = 0,
 ) -> dict[str, Any]:
-    """Build the result as plain JSON values. `score` is a path's aggregate (`Request.aggregate`),
-    the `step_scores` are the verifier's.
+    """Build the result as plain JSON values. `score` is the aggregate of a path's `step_scores`.
 
     self_test: what the self-test found. See `engine.vllm.batch_invariance`.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
-    timed_out_comparisons: of answers, in the whole daemon while the run ran. Their time limit
-    decided whether two answers are equal.
+    timed_out_comparisons: how many comparisons of answers ran into their time limit, which then
+    decided whether the answers are equal, in the whole daemon while the run ran.
     """
     request, tree, finish = plan.request, outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
@@ -80,8 +80,8 @@ def _is_deterministic(
     self_test: Mapping[str, Any] | None,
     timed_out_comparisons: int,
 ) -> bool | None:
-    """Whether repeating the request gives the same tree under any load. False: that is not sure.
-    None: the self-test has no verdict."""
+    """Whether repeating the request gives the same tree under any load. False where that is not
+    sure, None where the self-test has no verdict."""
     if is_boosted(request) or timed_out_comparisons:
         return False
     if request.deterministic:

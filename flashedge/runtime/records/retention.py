@@ -13,7 +13,8 @@ from flashedge.runtime.records.store import RunStore
 log = logging.getLogger(__name__)
 DAY_S = 86_400.0
 EVERY_S = 600.0
-"""Least seconds from one look at the store to the next."""
+"""Least seconds between two looks at the store. Chosen by hand: limits in days and GiB need no
+more, and other threads wait for each look."""
 
 
 class Retention:
@@ -48,8 +49,8 @@ class Retention:
             self._task = None
 
     def remove_old(self, now: float | None = None) -> int:
-        """Remove what is too old or too much, but no run that has not ended. Returns how many runs.
-        Raises StoreError. now: unix seconds. None: as `_tell_time` says."""
+        """Remove ended runs that are too old, then the oldest until the store is small enough.
+        Returns how many. Raises StoreError. now: unix seconds, by default those of `_tell_time`."""
         removed = 0
         if self._days is not None:
             limit = (self._tell_time() if now is None else now) - self._days * DAY_S
@@ -64,8 +65,8 @@ class Retention:
         return removed
 
     def _tell_time(self) -> float:
-        """Unix seconds, but at most the daemon's start plus the seconds since then: no run is too
-        old because the system's clock has jumped ahead."""
+        """Return unix seconds, but at most the daemon's start plus the seconds since then, so that
+        no run is too old because the system's clock has jumped ahead."""
         wall_s, steady_s = self._began
         return min(time.time(), wall_s + time.monotonic() - steady_s)
 

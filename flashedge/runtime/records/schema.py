@@ -86,7 +86,7 @@ def open_schema(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA foreign_keys = ON")
     db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()
     if tables and version < SCHEMA_VERSION:
-        log.info("the run store is brought from schema %d to %d", version, SCHEMA_VERSION)
+        log.info("migrating the run store from schema %d to %d", version, SCHEMA_VERSION)
     db.execute("BEGIN IMMEDIATE")  # also fails now if the file is not writable
     if not tables:
         for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -102,7 +102,8 @@ def open_schema(db: sqlite3.Connection, path: Path) -> None:
 
 
 def make_private(path: Path) -> None:
-    """Create the folder and the file for their owner only: runs hold people's problems."""
+    """Create the folder and the file for their owner only, since runs hold people's problems. Those
+    that exist keep their permissions. Raises StoreError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
@@ -141,6 +142,6 @@ _MEANING: Mapping[int, tuple[str, str | None]] = {
     sqlite3.SQLITE_CORRUPT: ("is damaged", _DAMAGE),
     sqlite3.SQLITE_BUSY: ("is locked", _BUSY),
     sqlite3.SQLITE_LOCKED: ("is locked", _BUSY),
-    sqlite3.SQLITE_CONSTRAINT: ("already has that entry, or not its run", None),
+    sqlite3.SQLITE_CONSTRAINT: ("already has that entry, or lacks its run", None),
     sqlite3.SQLITE_TOOBIG: ("can't hold an entry that large", None),
 }

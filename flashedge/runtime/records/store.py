@@ -51,39 +51,35 @@ _MENTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as the store holds it. Times are unix seconds. `tree_tokens` of a run without a result
-    are counted in its events."""
+    """A run as the store holds it. `created_at` and `finished_at` are unix seconds; `total_s` is
+    without the queue. What is unknown, or not known yet, is None."""
 
     id: str
     status: str
-
     spec: Mapping[str, Any]
     """The request as it came."""
-
     created_at: float
     finished_at: float | None
     answer: str | None
     tree_tokens: int | None
+    """Committed tokens: of the result, or else counted in the events when the run ended."""
     total_s: float | None
     error: Mapping[str, Any] | None
-
+    """`message`, `code` and `hint` of a run that ended without a result."""
     plan: Mapping[str, Any] = field(default_factory=dict)
     """What the daemon decided (`Plan.list_decisions`). Listings leave it and the result out."""
-
     result: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutline:
-    """The shape of a run's tree. Reading whole events takes a hundred times as long, since they
-    hold every token."""
+    """The shape of a run's tree. Reading it is much faster than reading whole events, which hold
+    every token."""
 
     prompt_tokens: int | None
     """None for a run without a result."""
-
     levels: tuple[tuple[NodeId, tuple[NodeId, ...]], ...]
     """(parent, children) of nodes that began to generate together."""
-
     steps: tuple[tuple[NodeId, int, str], ...]
     """(node, tokens, finish) of each complete node. finish: a value of FinishReason."""
 
@@ -98,8 +94,8 @@ class RunStore:
     """All runs of one daemon. Calls are short and may come from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create the file. Raises StoreError: no permission, read-only, another
-        program's file, or a newer schema."""
+        """Open or create the file. Raises StoreError for one that can't be written, is damaged, is
+        of another program or has a newer schema."""
         self.path = path
         self._lock = threading.Lock()
         make_private(path)
@@ -214,7 +210,7 @@ class RunStore:
         return [(seq, from_json(json.loads(text))) for seq, text in rows]
 
     def outline(self, run_id: str) -> RunOutline:
-        """Empty for an unknown run."""
+        """Read the shape of a run's tree. It is empty for an unknown run."""
         query = "SELECT result ->> '$.usage.prompt_tokens' FROM runs WHERE id = ?"
         found = self._read(query, run_id)
         rows = self._read(_LEVELS_AND_STEPS, run_id)
@@ -262,7 +258,7 @@ class RunStore:
         return int(self._read("SELECT count(*) FROM runs")[0][0])
 
     def measure_bytes(self) -> int:
-        """What the runs take in the file."""
+        """Measure the bytes of the file that are in use."""
         found = self._read(
             "SELECT (page_count - freelist_count) * page_size"
             " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -270,7 +266,8 @@ class RunStore:
         return int(found[0][0])
 
     def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> RunIds:
-        """The runs that ended first, of those that ended before a time. None: of all that ended."""
+        """List the `limit` runs that ended first, if `ended_before` (unix seconds) only those that
+        ended before it."""
         rows = self._read(
             "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
             " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
@@ -314,7 +311,8 @@ class RunStore:
 
 
 def _hold(wanted: str, text: str | bytes | None) -> bool:
-    """Bytes may be no UTF-8: what models and users write can have half a surrogate pair."""
+    """Whether a text holds `wanted`, which is case-folded. Bytes may be no UTF-8, since what models
+    and users write can have half a surrogate pair."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
     return text is not None and wanted in text.casefold()

@@ -1,11 +1,11 @@
 """Boosting in the daemon: how many rollouts each MCTS run that asks for it may have in flight.
 
 Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `POLL_S`
-seconds. The engines are asked for their load only where more rollouts would gain if there was room:
-asking took 2 % of a core. What a run gets is told to its driver as an `Allowance`; the run stores
-it, so that it can be replayed (`replay.py`).
+seconds. The engines are asked for their load only where more rollouts would gain if there was room,
+since asking took 2 % of a core. A run's driver gets its share as an `Allowance`, which the run
+stores, so that it can be replayed (`replay.py`).
 
-Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a limit of our own
+Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a limit of our own
 (`scheduling/rollouts/limiter.py`).
 """
 
@@ -41,12 +41,14 @@ from flashedge.scheduling.rollouts.limiter import (
 )
 
 POLL_S = 0.25
-"""Seconds between two polls of the engines while boosted runs go on."""
+"""Seconds between two polls of the engines while boosted runs go on. Chosen by hand: other requests
+wait so long for boosts to end, which users notice at ten times as much; polling has its price."""
 OTHERS_POLLS = 2
 """Polls in a row in which sequences of others must appear to count, because an engine goes on with
 cancelled ones for a moment."""
 KEPT_SHARE = 0.1
-"""Share of an engine's KV and batch that boosting leaves free until the next poll."""
+"""Share of an engine's KV and batch that boosting leaves free for what comes before the next poll.
+Chosen by hand: a hundredth does not hold one more path, and all would leave nothing to boost."""
 OWN_CARDS = "own"
 """`Health.kv_memory` of engines that run on cards of their own."""
 MIN_SAMPLE_TOKENS = 500
@@ -74,6 +76,8 @@ class BoostedEngines(Protocol):
 
 
 class Boosting:
+    """Divides the rollouts in flight among the boosted runs of each pair."""
+
     def __init__(
         self,
         *,
@@ -90,8 +94,7 @@ class Boosting:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
-        """Seconds in which boosted runs went on, and in which at least one had more than one
-        rollout."""
+        """Seconds with a boosted run, and seconds in which one might have several rollouts."""
         self._counted_s: float | None = None
 
     async def stop(self) -> None:
@@ -137,7 +140,7 @@ class Boosting:
             for name, pair in self._pairs.items()
         )
 
-    # ------------------------------------------------------------ looking
+    # ------------------------------------------------------------ polling
 
     def _look_soon(self) -> None:
         self._changed.set()
@@ -145,7 +148,7 @@ class Boosting:
             self._task = asyncio.get_running_loop().create_task(self._look(), name="boosting")
 
     async def _look(self) -> None:
-        """Divide at each change, and look at the engines at regular times."""
+        """Divide at each change and every `POLL_S`. Look at the engines where that is needed."""
         due_s = self._clock() + POLL_S
         while self._pairs:
             with suppress(TimeoutError):
@@ -163,8 +166,8 @@ class Boosting:
         self._daemon_time.pause()
 
     def _would_gain(self, pair: _PairBoosting) -> bool:
-        """Whether there would be more rollouts if the engines had room. The last run may have ended
-        during a look at another pair."""
+        """Whether there would be more rollouts if the engines had room. False without runs: the
+        last may have ended during a look at another pair."""
         return bool(pair.runs) and self._limit(pair, IDLE).budget > len(pair.runs)
 
     # ------------------------------------------------------------ dividing
@@ -277,7 +280,7 @@ class _PairBoosting:
         return max(0, running - sum(rollouts.open_sequences for rollouts, _ in self.runs.values()))
 
     def _count_free_tokens(self, views: Mapping[str, EngineView]) -> float:
-        """Tokens that fit if each run has one rollout: what is free, and what boosts hold."""
+        """Tokens that would fit if each run had one rollout: what is free, and what boosts hold."""
         free = min(
             (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
             for view in views.values()
@@ -327,6 +330,7 @@ class DaemonTime:
             self._tokens *= kept
 
     def pause(self) -> None:
+        """Count until now, and not from now to the next look."""
         self.look()
         self._since = None
 
@@ -334,8 +338,8 @@ class DaemonTime:
 def build_rollout_cost(
     curves: Curves, generator: Generator, verifier: Verifier, threads: int
 ) -> RolloutCost | None:
-    """What one more rollout costs. None unless both curves were measured: an assumed speed must
-    not make others wait. threads: of each engine on a CPU."""
+    """Build what one more rollout costs. None unless both curves were measured, since an assumed
+    speed must not make others wait. threads: of each engine on a CPU."""
     both = curves.generator, curves.verifier
     if not all(isinstance(curve, MeasuredCurve) for curve in both):
         return None

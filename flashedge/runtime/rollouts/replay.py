@@ -1,8 +1,8 @@
 """Replays a run whose rollouts were boosted: the same search with the allowances of its log.
 
 What such a run explores depends on the clock and on other runs, but only through its allowances.
-Its events hold each of them with its turn (`RolloutsAllowed`), and what the engines answered. So
-the search can be told all of it again, without engines, and must build the same tree.
+Its events hold each allowance with its turn (`RolloutsAllowed`), and the results of the engines. So
+the search can be told all of this again, without engines, and must build the same tree.
 """
 
 from __future__ import annotations
@@ -45,22 +45,20 @@ Script = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What the events of a finished boosted run say of it."""
+    """What a replay needs of a finished boosted run, from its events."""
 
     spec: Request
     script: Script
     known: EarlierRun
     answers: Mapping[NodeId, str | None]
-    """The boxed answer of each path that ended."""
-
+    """The boxed answer of each generated node. None where the path goes on or has none."""
     answer_texts: Mapping[NodeId, str]
-    """The answer of each path whose thinking ended, without it."""
-
+    """The answer's text of each path that thought before it."""
     result: Mapping[str, Any]
 
     @classmethod
     def from_events(cls, run_id: str, run_events: Iterable[Event]) -> RunLog:
-        """Raises Conflict for a run that no log repeats, NotFound for a log without a start."""
+        """Raises Conflict for a run that can't be replayed, NotFound for a log without a start."""
         log = tuple(run_events)
         config = next((e.config for e in log if isinstance(e, RunStarted)), None)
         if config is None:
@@ -91,7 +89,7 @@ class RunLog:
 
 
 def find_difference(log: RunLog, tree: Tree, finish: Finish) -> str | None:
-    """The first thing in which a replay differs from the stored result."""
+    """Describe the first difference of a replay from the stored result. None if there is none."""
     stored = log.result["tree"]["nodes"]
     if len(stored) != len(tree.nodes):
         return f"{len(tree.nodes)} nodes were built, {len(stored)} are stored"
@@ -107,14 +105,14 @@ def find_difference(log: RunLog, tree: Tree, finish: Finish) -> str | None:
 
 
 def build_replay_search(spec: Request, script: Script) -> Mcts:
-    """The search of a boosted run, which changes its allowance by itself as the script says."""
+    """Build the search of a boosted run. It changes its allowance by itself, as the script says."""
     search = build_search(spec)
     assert isinstance(search, Mcts), "only MCTS is boosted"
     return replace(search, script=script)
 
 
 async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> tuple[Tree, Finish]:
-    """Raises Conflict where the log lacks a result that the search asks for."""
+    """Replay the run. Raises Conflict if the log lacks results without which the search stops."""
     search = build_replay_search(log.spec, log.script)
     state, new = search.start(log.spec.problem, log.spec.seed, log.spec.limits)
     commands: deque[Command] = deque(new)
@@ -149,7 +147,7 @@ async def _group(
     log: RunLog, tree: Tree, nodes: tuple[NodeId, ...], grader: Grader, texts: TextGroups
 ) -> Clustered:
     boxed = {node: log.answers.get(node) for node in nodes}
-    if log.spec.answers == "boxed" and any(boxed.values()):  # without the model's thinking
+    if log.spec.answers == "boxed" and any(boxed.values()):
         return Clustered(answers=await grader.cluster(boxed))
     known = log.answer_texts
     paths = {node: (known[node],) if node in known else tree.path_steps(node) for node in nodes}

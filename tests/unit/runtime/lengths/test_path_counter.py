@@ -7,7 +7,7 @@ import pytest
 
 from flashedge.events import Progress, RunStarted, StepCompleted
 from flashedge.runtime.lengths.path_counter import PathCounter, count_outline
-from flashedge.runtime.lengths.predictions import iter_newest, read_run
+from flashedge.runtime.lengths.predictions import iterate_newest, read_run
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.lengths.outputs import OutputLengths
@@ -110,7 +110,7 @@ async def test_a_stored_run_counts_as_a_live_one(store: RunStore, strategy: str)
     assert count_outline(outline) == count(story, sees_progress=False)
     steps = sum(isinstance(event, StepCompleted) for event in story.events)
     assert len(outline.steps) == steps
-    (stored,) = iter_newest(store, 0.0)
+    (stored,) = iterate_newest(store, 0.0)
     finished = read_run(store, stored)
     assert (finished.request.num_prompt_tokens, finished.request.kind) == (8, strategy)
     assert finished.request.text == "user: How many are left?"
@@ -123,10 +123,10 @@ async def test_runs_that_are_over_are_read_newest_first(store: RunStore) -> None
     store.create("run-open", SAMPLES.to_json(), 9.0)
     store.create("run-odd", {"problem": "of another version"}, 9.5)
     store.finish("run-odd", "failed", None, {}, 9.5)
-    odd, *others = iter_newest(store, 4.0)
+    odd, *others = iterate_newest(store, 4.0)
     assert read_run(store, odd) is None
     assert [stored.id for stored in others] == ["run-5", "run-4"]
-    assert len([*iter_newest(store, 0.0)]) == 7
+    assert len([*iterate_newest(store, 0.0)]) == 7
 
 
 def test_an_unknown_run_has_an_empty_outline(store: RunStore) -> None:
