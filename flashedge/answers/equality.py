@@ -4,12 +4,12 @@ The last `\boxed{...}` of a path is compared by these tests, cheapest first:
 
 1. spelling: both have the same normal form (`spelling.normalize`);
 2. number: both are plain numbers, and their exact values decide (`numbers.parse_number`);
-3. name: one of them has words, a clock time or a name such as `AB`, so they differ; or the values
-   of several names, `x=3,y=5`, which is the pair `(3,5)`;
+3. name: words, a clock time and a name such as `AB` equal nothing that is spelled otherwise, but
+   named values, `x=3,y=5`, equal the pair `(3,5)`, and the hour `3:00pm` equals `3`;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
 
-Where no path has a box, the answers that the paths name are compared in the same way
-(`extraction.find_named_answer`).
+Where no path has a box, the answers that the paths name (`extraction.find_named_answer`) are
+compared in the same way.
 
 Open-ended answers, where no box is expected, are compared by one of
 
@@ -17,11 +17,11 @@ Open-ended answers, where no box is expected, are compared by one of
 6. meaning: the distance of their embeddings, if a model is configured
    (`workers.embedding_groups`).
 
-Where the whole text of a path is the answer, nothing is compared here: the verifier alone decides.
+Where the whole text of a path is the answer, only identical texts are equal.
 
-Answers that may be JSON or tool calls are compared as JSON (`structured.write_canonically`) where
-they begin as such, tool calls also where reasoning stands before them; the others by their boxes,
-or as they are where they have none.
+Answers that begin as JSON or hold a tool call are compared as JSON
+(`structured.write_canonically`), without any reasoning before the call. The other answers of such a
+run are compared by their boxes, and texts without a box as they are.
 """
 
 import itertools
@@ -32,6 +32,7 @@ from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize, raise_option
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
+"""Tests 1 to 4; open-ended, by test 5 or 6; the whole text; JSON or tool calls."""
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
 _FUNCTIONS = re.compile(
     r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"
@@ -44,10 +45,13 @@ _PAIR = re.compile(r"(?:\(([a-zA-Z,]+)\)=)?\(?([^()]+)\)?")
 _HOUR = re.compile(r"(\d+):00[ap]m")
 _FRACTIONAL = re.compile(r"/|overline")
 _SPELLED = re.compile(
-    r"[A-Z]|[A-Z]{2}|\d\d?:[0-5]\d(?:[ap]m|:\d\d)?|(?:no|on|up|do|go|in|it|is|if|to|at|by|as|am|pm|ok)"
+    r"[A-Z]|[A-Z]{2}|\d\d?:[0-5]\d(?:[ap]m|:\d\d)?"
+    r"|(?:no|on|up|do|go|in|it|is|if|to|at|by|as|am|pm|ok)"
 )
-LEAST_DIGIT, LEAST_SHARE = Fraction(1, 2_000_000), Fraction(1, 100_000)
-"""A decimal rounds a value if both agree in six decimals and in five digits."""
+"""One or two capitals, a time, or a word of two letters."""
+MAX_ERROR, MAX_RELATIVE_ERROR = Fraction(1, 2_000_000), Fraction(1, 100_000)
+"""A decimal that rounds a value differs by at most half of the sixth decimal and a 100,000th of it.
+Chosen by hand: 0.333 is not yet a third, and 0.333333 is."""
 
 
 def decide_equal(a: str, b: str) -> bool | None:
@@ -57,8 +61,8 @@ def decide_equal(a: str, b: str) -> bool | None:
         return True
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:
-        least = min(LEAST_DIGIT, LEAST_SHARE * max(abs(left), abs(right)))
-        return left == right or (_may_round(a, b) and abs(left - right) <= least)
+        tolerance = min(MAX_ERROR, MAX_RELATIVE_ERROR * max(abs(left), abs(right)))
+        return left == right or (_may_round(a, b) and abs(left - right) <= tolerance)
     if bool(_VALUES.fullmatch(a)) != bool(_VALUES.fullmatch(b)):
         return _is_pair(a, b) if _VALUES.fullmatch(a) else _is_pair(b, a)
     if (hour := _HOUR.fullmatch(a) or _HOUR.fullmatch(b)) and hour[1] in (a, b):
@@ -67,8 +71,8 @@ def decide_equal(a: str, b: str) -> bool | None:
 
 
 def _is_pair(values: str, form: str) -> bool:
-    """Whether a form has the values of the names in their order: `(3,5)` and `(x,y)=(3,5)` are
-    `x=3,y=5`."""
+    """Whether a form lists the values in the alphabetical order of their names: `(3,5)` and
+    `(x,y)=(3,5)` equal `y=5,x=3`."""
     pair = _PAIR.fullmatch(form)
     named = sorted(value.split("=") for value in values.split(","))
     if pair is None or pair[1] not in (None, ",".join(name for name, _ in named)):
@@ -80,14 +84,14 @@ def _is_pair(values: str, form: str) -> bool:
 
 
 def _may_round(a: str, b: str) -> bool:
-    """Whether just one of two numbers is a decimal, and the other one a fraction."""
+    """Whether one of two numbers is a fraction and the other one a decimal."""
     fractions = [form for form in (a, b) if _FRACTIONAL.search(form)]
     return len(fractions) == 1 and "." in (b if fractions == [a] else a)
 
 
 def _is_name(form: str) -> bool:
-    """Whether a normal form is no formula, in which letters would be factors. Runs of three letters
-    are words, but for `abc` and `xyz`."""
+    """Whether a normal form is a name, not a formula, whose letters are factors. Three letters in a
+    row are a word, except functions and products such as `abc`."""
     if _SPELLED.fullmatch(form) or _UNREAD.search(form):
         return True
     words = _WORD.findall(_COMMAND.sub(" ", form))
@@ -95,6 +99,6 @@ def _is_name(form: str) -> bool:
 
 
 def _is_product(word: str) -> bool:
-    """Whether letters are neighbours in the alphabet, in its order, as factors are."""
+    """Whether each letter is one or two places after the one before, as in `abc` and `xyz`."""
     steps = [ord(b) - ord(a) for a, b in itertools.pairwise(word)]
     return " " not in word and all(0 < step <= 2 for step in steps)

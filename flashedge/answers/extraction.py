@@ -1,13 +1,14 @@
 r"""Finds the answer in the text of a path: the contents of its last `\boxed{...}`, or its last
-step.
+step if the answer is open-ended.
 
 A path without a box may name its answer: `Answer: 42`, `#### 42`, `<answer>42</answer>`. That is
-less certain, so it counts only in a run none of whose paths has a box. A box that a token limit cut
-is no answer: its number may go on.
+less certain, so it counts only if no path of the run has a box. An unclosed box is no answer, since
+a token limit may have cut its number.
 """
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import BRACE, normalize
@@ -20,42 +21,52 @@ r"""How a box begins, `\boxed{` or `\framebox[3em]{`, or the whole box of a numb
 _BLANK = re.compile(
     r"(?:[\s~${}.…?_]|\\[ ,;:!>_]|\\(?:q?quad|[lc]?dots|square|text|mathrm)(?![a-z]))*+"
 )
+"""Contents of a box that is left blank: dots, spaces or a question mark."""
 _LINK = re.compile(
     r"(?:[\s$}]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{)*+(?:[,;&]|and\b|or\b)"
     r"(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*+"
 )
+"""What stands between two boxes of one list."""
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w|_\{\w{1,3}\})?)\s?=(?:[\s$]|\\[(\[]){0,4}\Z")
 r"""The name of a box, as in `x = \boxed{3}`."""
-_LONGEST_NAME = 20  # characters that are searched before a box
+_NAME_WINDOW = 20  # characters searched before a box; `_NAME` matches at most 17
 _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
-Box = tuple[int, int, int, int]
-"""A box's start and end, and between them its contents' start and end."""
+
+class Box(NamedTuple):
+    """A box in a text, as half-open intervals of characters: `[start, end)` with its command, and
+    its contents. Boxes sort in the order in which they begin."""
+
+    start: int
+    end: int
+    inner_start: int
+    inner_end: int
 
 
 def extract_answer(text: str) -> str | None:
     r"""Contents of the last `\boxed{...}` whose braces balance, stripped; None if there is none.
 
     A box without contents, or with dots in their place, is no answer. Of nested boxes the inner one
-    counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; if each has a name,
-    `x=3,y=5`. After any other text a box corrects the one before. Linear in the text.
+    counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; boxes of several names
+    are `x=3,y=5`. After any other text a box corrects the one before. Linear in the text's length.
     """
-    boxes = [box for box in _list_boxes(text) if not _BLANK.fullmatch(text, box[2], box[3])]
+    boxes = _list_boxes(text)
+    boxes = [b for b in boxes if not _BLANK.fullmatch(text, b.inner_start, b.inner_end)]
     if not boxes:
         return None
     first = len(boxes) - 1
     name, start = _find_name(text, boxes[first])
     names = [name]
-    while first and _LINK.fullmatch(text, boxes[first - 1][1], start):
-        name, start = _find_name(text, boxes[first - 1]) if name else ("", boxes[first - 1][0])
+    while first and _LINK.fullmatch(text, boxes[first - 1].end, start):
+        name, start = _find_name(text, boxes[first - 1]) if name else ("", boxes[first - 1].start)
         if names[-1] and not name:
             break
         first -= 1
         names.append(name)
     is_named = len(set(names)) > 1
     parts: dict[object, str] = {}
-    for name, (_, _, start, end) in zip(reversed(names), boxes[first:], strict=True):
-        content = text[start:end].strip()
+    for name, box in zip(reversed(names), boxes[first:], strict=True):
+        content = text[box.inner_start : box.inner_end].strip()
         form = normalize(content)
         key = parse_number(form) or form
         if is_named:
@@ -70,26 +81,26 @@ def extract_answer(text: str) -> str | None:
 
 def _find_name(text: str, box: Box) -> tuple[str, int]:
     """The name of a box, empty if it has none, and where the box begins with it."""
-    match = _NAME.search(text, max(0, box[0] - _LONGEST_NAME), box[0])
-    return (match[1], match.start()) if match else ("", box[0])
+    match = _NAME.search(text, max(0, box.start - _NAME_WINDOW), box.start)
+    return (match[1], match.start()) if match else ("", box.start)
 
 
 def _list_boxes(text: str) -> list[Box]:
     """The closed boxes in the order in which they begin."""
     found = list(_BOX.finditer(text))
-    boxes = [(m.start(), m.end(), m.start(2), m.end(2)) for m in found if m[2]]
+    boxes = [Box(m.start(), m.end(), m.start(2), m.end(2)) for m in found if m[2]]
     openings = {m.end(): m.start() for m in found if m[1]}
     opened: list[int] = []
     for match in BRACE.finditer(text, min(openings) - 1) if openings else ():
         if match[0] == "{":
             opened.append(match.end())
         elif match[0] == "}" and opened and (start := opened.pop()) in openings:
-            boxes.append((openings[start], match.end(), start, match.start()))
+            boxes.append(Box(openings[start], match.end(), start, match.start()))
     return sorted(boxes)
 
 
 def extract_open_answer(steps: Sequence[str]) -> str | None:
-    """The box of the last step that is not blank, or else the whole step; None without any."""
+    """The box of the last step that is not blank, or else that whole step; None without one."""
     last = next((step for step in reversed(steps) if step.strip()), "")
     return extract_answer(last) or last.strip() or None
 
@@ -97,7 +108,8 @@ def extract_open_answer(steps: Sequence[str]) -> str | None:
 # ---------------------------------------------------------------- answers without a box
 
 MAX_LENGTH = 200
-"""Characters of an answer. What is longer is an explanation."""
+"""Characters of an answer; a longer text is taken for an explanation. Chosen by hand: a tenth would
+cut answers off that are sentences, and ten times would take a solution for its answer."""
 
 _TAG = re.compile(
     r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE
@@ -105,7 +117,7 @@ _TAG = re.compile(
 _IS = r"(?:answer|(?<=correct\s)(?:option|choice))\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
 _LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
 _WITHIN = re.compile(rf"(?:(?<=\*\*)|(?<=[.!?]\s))(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
-"""Behind a sentence, or in bold."""
+"""The same after the end of a sentence, or in bold."""
 _SENTENCE = re.compile(
     rf"\b(?i:the|my|our)\s(?i:(?:final|correct)\s)?(?i:{_IS})(?=[^a-z]|(?:yes|no|true|false)\b)"
 )
@@ -121,7 +133,7 @@ _DENIES = re.compile(r"(?:not|wrong|incorrect|correct|accurate|that|to)\b", re.I
 
 
 def find_named_answer(text: str) -> str | None:
-    """The answer that a text names last, by a tag or else in a line. Linear in the text."""
+    """The answer that a text names last, in a tag or else in a line. Linear in its length."""
     tagged = [answer for tag in _TAG.finditer(text) if (answer := _clean(tag[1]))]
     if tagged:
         return tagged[-1]
@@ -134,7 +146,7 @@ def find_named_answer(text: str) -> str | None:
 
 
 def _read_line(line: str, below: str) -> str | None:
-    """The answer that a line names; for a heading, the line below it."""
+    """The answer that a line names. A heading names `below`, the next line that has text."""
     named = [*_SENTENCE.finditer(line), *_WITHIN.finditer(line)]
     start = max(named, key=lambda match: match.end()) if named else _LINE.match(line)
     if start and (answer := _clean(line[start.end() :])):
@@ -144,11 +156,14 @@ def _read_line(line: str, below: str) -> str | None:
     if hashes := _HASHES.match(line):
         answer = line[hashes.end() :].strip(_MARKS)
         is_number = parse_number(normalize(answer)) is not None
-        return answer if is_number or not below else None  # else it may be a heading of Markdown
+        return (
+            answer if is_number or not below else None
+        )  # with text below it may be a Markdown heading
     return None
 
 
 def _clean(text: str) -> str | None:
+    """The answer with which a text begins, without marks; None if it is none or denies one."""
     text = text.strip()[: MAX_LENGTH + 1]
     math = _MATH.match(text)
     if math and not _MATH.search(text, math.end()):

@@ -1,4 +1,4 @@
-"""Groups the answers of a search's paths, in a thread where there is much to read."""
+"""Groups the answers of a search's paths, in a thread if there is much to read."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,17 @@ from flashedge.answers.pairwise import are_alike, group_by_first_match
 from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.types import NodeId
 
-MOST_AT_ONCE = 50_000
-"""Characters that are read without a thread, in some milliseconds at most."""
+MAX_ON_LOOP_CHARS = 50_000
+"""Longer texts are read in a thread. Chosen by hand: ten times as many would hold up the event loop
+for tens of milliseconds, and for a tenth of them a thread costs more than it saves."""
 T = TypeVar("T")
 _OPENS = ("{", "[", "<")
 """How JSON and tool calls begin."""
 
 
 class Grader(Protocol):
-    """Groups boxed answers by tests 1 to 4 of `equality`: each node gets the answer of the lowest
-    node in its group, None without one. See `workers.mathematics.MathGrader`."""
+    """Groups boxed answers by tests 1 to 4 of `equality`. Each node gets the answer of the lowest
+    node in its group, or None if it has no answer. See `workers.mathematics.MathGrader`."""
 
     async def cluster(
         self, answers: Mapping[NodeId, str | None]
@@ -30,11 +31,11 @@ class TextGroups(Protocol):
 
     @property
     def timed_out(self) -> int:
-        """How often a time limit decided the grouping, so that it could be another one."""
+        """How often a worker failed or was late, so that a repetition may group otherwise."""
         ...
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
-        """answers: (n,) -> (n,) the first member of each one's group, None without an answer."""
+        """answers: (n,) -> (n,) the first member of each answer's group, None where it is None."""
         ...
 
     async def close(self) -> None: ...
@@ -46,6 +47,7 @@ class WordGroups:
     timed_out = 0
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
+        # Each answer may be compared with every other one.
         size = sum(len(answer) for answer in answers if answer is not None) * len(answers)
         return await work_aside(size, group_by_first_match, answers, are_alike)
 
@@ -54,8 +56,8 @@ class WordGroups:
 
 
 async def work_aside(size: int, work: Callable[..., T], *args: Any) -> T:
-    """Do work on `size` characters, in a thread where it would hold up the event loop."""
-    return await asyncio.to_thread(work, *args) if size > MOST_AT_ONCE else work(*args)
+    """Call `work(*args)`, which reads `size` characters, in a thread if they are many."""
+    return await asyncio.to_thread(work, *args) if size > MAX_ON_LOOP_CHARS else work(*args)
 
 
 async def group_answers(
@@ -66,8 +68,8 @@ async def group_answers(
     call_marks: Sequence[str] = (),
 ) -> tuple[Mapping[NodeId, str | None], bool]:
     """Extract the answer of each path and group equal ones. Returns the answer of the lowest node
-    of each node's group, None where the path has no answer; and whether no path has a box, so that
-    these answers are named without one.
+    of each node's group, None where the path has no answer; and whether the answers are named ones,
+    as no path has a box.
 
     paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: see
     `structured.list_call_marks`.
@@ -87,7 +89,7 @@ async def group_answers(
 
 
 def _list_answers(paths: Mapping[NodeId, Sequence[str]]) -> tuple[dict[NodeId, str | None], bool]:
-    """The answer of each path, and whether they are named without a box."""
+    """The answer of each path, and whether these answers are named ones."""
     joined = {node: "".join(steps) for node, steps in paths.items()}
     boxed = {node: extract_answer(text) for node, text in joined.items()}
     if any(box is not None for box in boxed.values()):

@@ -7,7 +7,7 @@ meaning, so their numbers are compared by value as well.
 import re
 from fractions import Fraction
 
-_MAX_DIGITS = 1000  # Python refuses to read more than 4,300 of an integer
+_MAX_LENGTH = 1000  # characters; Python refuses to read an integer of more than 4,300 digits
 _INTEGER = re.compile(r"-?\d+")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FRACTION = re.compile(r"(-?\d+)/(\d+)")
@@ -48,7 +48,7 @@ def parse_number(normalized: str) -> Fraction | None:
     is an integer, a decimal, a fraction of integers, a power of ten (`3\times10^{5}`, `1e3`), a
     repeating decimal (`0.\overline{3}`) or an integer in a base (`101_2` is 5).
     """
-    if len(normalized) > _MAX_DIGITS:
+    if len(normalized) > _MAX_LENGTH:
         return None
     if _INTEGER.fullmatch(normalized) or _DECIMAL.fullmatch(normalized):
         return Fraction(normalized)
@@ -86,31 +86,31 @@ def find_numbers(text: str) -> frozenset[float]:
     """Values in `text`: "21", "twenty-one" and "5,000" are 21, 21 and 5000.
 
     A run of number words is one number ("a hundred and two" is 102); ordinals count as their
-    number. Signs and fractions in words are ignored.
+    number. Minus signs are ignored, and so are fractions in words, such as "a half".
     """
     found: set[float] = set()
-    done, part, open_ = 0.0, 0.0, False
+    done, part, is_open = 0.0, 0.0, False
     for token in [*_TOKEN.findall(text.casefold()), ""]:
         if token[:1].isdigit():
-            if open_:
+            if is_open:
                 found.add(done + part)
-            done, part, open_ = 0.0, float(token.replace(",", "")), True
+            done, part, is_open = 0.0, float(token.replace(",", "")), True
         elif token in SCALES:
             scaled = (part or 1.0) * SCALES[token]
             done, part = (done + scaled, 0.0) if SCALES[token] >= 1000 else (done, scaled)
-            open_ = True
+            is_open = True
         elif token in _SMALL:
             tens = part % 100 in range(20, 100, 10) and 0 < _SMALL[token] < 10
-            if open_ and not (part % 100 == 0 or tens):
+            if is_open and not (part % 100 == 0 or tens):
                 found.add(done + part)
                 done, part = 0.0, 0.0
-            part, open_ = part + _SMALL[token], True
-        elif open_ and token != "and":
+            part, is_open = part + _SMALL[token], True
+        elif is_open and token != "and":
             found.add(done + part)
-            done, part, open_ = 0.0, 0.0, False
+            done, part, is_open = 0.0, 0.0, False
     return frozenset(found)
 
 
 def numbers_conflict(a: frozenset[float], b: frozenset[float]) -> bool:
-    """Whether each text names a number that the other does not: one's alone may be an aside."""
+    """Whether each text names a number that the other lacks. One text's may be an aside."""
     return bool(a - b) and bool(b - a)

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from flashedge.answers.numbers import find_numbers, numbers_conflict
 
 MIN_LIKENESS = 0.6
+"""Chosen by hand: near 1 each paraphrase is a group of its own, and near 0 all answers are one."""
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
 def group_by_first_match(
     answers: Sequence[str | None], are_equal: Callable[[str, str], bool]
 ) -> tuple[str | None, ...]:
-    """answers: (n,) -> (n,) the representative of each one's group, None without an answer.
+    """answers: (n,) -> (n,) the representative of each answer's group, None where it is None.
 
     An answer joins the first group whose representative (its first member) it equals.
     """
@@ -36,9 +37,9 @@ def group_by_complete_links(
 ) -> tuple[int, ...]:
     """Group `count` items, of which the pairs `similar` = (similarity, i, j) count as equal.
 
-    -> (count,) the lowest member of each item's group. Pairs join two groups, from the most similar
-    on, only if every pair across them is in `similar`, so no chain of small steps joins two distant
-    items. The order of the pairs does not matter. O(pairs) joins of bit sets.
+    -> (count,) the lowest member of each item's group. Pairs are taken from the most similar on.
+    One joins two groups only if every pair across them is in `similar`, so no chain of small steps
+    joins two distant items. The order of the pairs does not matter.
     """
     links = [1 << i for i in range(count)]  # bit set of the items similar to i, i among them
     ranked = sorted((-similarity, min(i, j), max(i, j)) for similarity, i, j in similar)
@@ -59,31 +60,32 @@ def group_by_complete_links(
 
 
 def are_alike(a: str, b: str) -> bool:
-    """Whether two open-ended texts count as one answer: their likeness is at least 0.6, and not
-    each of them names a number that the other lacks."""
-    return likeness(a, b) >= MIN_LIKENESS and not numbers_conflict(find_numbers(a), find_numbers(b))
+    """Whether two open-ended texts count as one answer: their wording is alike and their numbers do
+    not conflict."""
+    conflict = numbers_conflict(find_numbers(a), find_numbers(b))
+    return not conflict and measure_likeness(a, b) >= MIN_LIKENESS
 
 
-def likeness(a: str, b: str) -> float:
-    """Mean of two cosines, of word counts and of character trigram counts. In [0, 1].
+def measure_likeness(a: str, b: str) -> float:
+    """The mean of two cosines in [0, 1]: of the counts of words and of character trigrams.
 
-    It replaces the paper's embedding model where none is installed, and measures shared wording,
-    not meaning: a text and its paraphrase differ. Ref: arXiv 2412.20993 §3.1 (a small embedding
-    model); the measure is ours.
+    It stands in for the paper's embedding model where none is installed, and measures shared
+    wording, not meaning: a text and its paraphrase differ. Ref: arXiv 2412.20993 §3.1 (a small
+    embedding model). Departure: the measure is ours.
     """
     left, right = " ".join(a.casefold().split()), " ".join(b.casefold().split())
     if left == right:
         return 1.0
-    words = _cosine(Counter(_WORD.findall(left)), Counter(_WORD.findall(right)))
-    return (words + _cosine(_trigrams(left), _trigrams(right))) / 2
+    words = _compute_cosine(Counter(_WORD.findall(left)), Counter(_WORD.findall(right)))
+    return (words + _compute_cosine(_count_trigrams(left), _count_trigrams(right))) / 2
 
 
-def _trigrams(text: str) -> Counter[str]:
+def _count_trigrams(text: str) -> Counter[str]:
     padded = f"  {text} "
     return Counter(padded[i : i + 3] for i in range(len(padded) - 2))
 
 
-def _cosine(a: Counter[str], b: Counter[str]) -> float:
+def _compute_cosine(a: Counter[str], b: Counter[str]) -> float:
     over = sum(count * b[key] for key, count in a.items())
     under = math.sqrt(sum(c * c for c in a.values()) * sum(c * c for c in b.values()))
     return min(1.0, over / under) if under else 0.0

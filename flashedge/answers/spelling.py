@@ -1,9 +1,9 @@
 r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{2}` and `1/2`.
 
 Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
-and trailing zeros, and words that follow a number are dropped as units, `%` among them. An option
-becomes its letter. No operator is ever dropped but a plus sign with nothing before it. Ref: the
-ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
+and trailing zeros, and what follows a number as its unit is dropped, `%` too. An option becomes its
+letter. No operator is dropped but the plus sign of a number. Ref: the ideas of MATH's
+`strip_string` (arXiv 2103.03874). Departure: the form of a form is itself.
 """
 
 import functools
@@ -16,11 +16,12 @@ from flashedge.answers.numbers import SCALES, parse_words
 # ---------------------------------------------------------------- braces
 
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-"""A brace, or a backslash with what it escapes."""
+"""A brace, or a backslash and the character after it."""
 
 
 def find_closing_brace(text: str, start: int) -> int | None:
-    r"""Index of the brace that closes the one before `start`; `\{` and `\}` are skipped."""
+    r"""Index of the brace that closes the one before `start`, None without one. `\{` and `\}` are
+    skipped."""
     depth = 1
     for match in BRACE.finditer(text, start):
         if match[0] == "{":
@@ -34,8 +35,8 @@ def find_closing_brace(text: str, start: int) -> int | None:
 
 # ---------------------------------------------------------------- units
 
-# What stands after a number is its unit, unless it changes the value. Percent is one, too. The
-# answers to one problem have one unit, which some paths leave out.
+# Units are dropped, since all answers to a problem have the same one and some paths leave it out.
+# Percent is a unit here. Words that change the value, such as "million", are not.
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|boldsymbol|bm|emph"
@@ -57,7 +58,7 @@ _FORMULA_UNITS = re.compile(
     r"|days?|weeks?|months?|years?|(?:kilo)?grams?|pounds?|ounces?|lit(?:er|re)s?|gallons?|people)"
     r"(?:\^\{?\d\}?)?"
 )
-"""A formula and its unit. After a number any word is taken for one (`_UNITS`)."""
+"""A formula and one of these units. After a plain number any word is a unit (`_UNITS`)."""
 _NOT_UNITS = re.compile(
     r"\b(?:and|or|mod|not|half|halves|thirds?|quarters?|tenths?|hundredths?|squared|cubed|factorial"
     r"|plus|minus|over|divided|choose|[ap]\.?m|noon|midnight|morning|afternoon|evening|night|b?ce?"
@@ -77,8 +78,8 @@ def _drop_unit(text: str) -> str:
     return match[1].strip() if match else text
 
 
-def _judge_unit(match: re.Match[str]) -> str:
-    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
+def _drop_text_unit(match: re.Match[str]) -> str:
+    r"""`5\text{ cm}` becomes 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
     `5\text{ m } 20\text{ cm}` stay."""
     is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
     is_first = _TEXT_COMMAND.search(match.string, 0, match.start()) is None
@@ -126,15 +127,15 @@ _NAME = re.compile(
     r"|((?:arc)?(?:sin|cos|tan)|cot|sec|csc|ln|log|exp)"
     r"(?=\s?(?:[\\({\d^_]|[a-zA-Z](?![a-zA-Z]))))"
 )
-"""Constants, and functions with an argument: `30 sec` is a time."""
+"""Constants, and functions with an argument. In `30 sec` there is none, so it is a time."""
 _WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{\w+\}")
 _TILDE = re.compile(r"(?:^|(?<=[(∧∨&|→]))\s*~\s*(?=[a-zA-Z(])")
 
 
 def write_in_latex(text: str) -> str:
-    """The text without such symbols. A dash is a minus sign where a number can begin. A tilde is a
-    blank, but for one before a name, which negates it."""
+    """Write symbols as LaTeX commands. A dash is a minus sign where a number can begin. A tilde
+    is a space, except where an operand can begin: there it is a negation."""
     if not text.isascii():
         text = _FRACTION.sub(_write_fraction, text)
         text = _RAISED_RUN.sub(lambda m: f"^{{{''.join(map(_RAISED.__getitem__, m[0]))}}}", text)
@@ -152,7 +153,7 @@ def _write_root(match: re.Match[str]) -> str:
 
 
 def _write_names(text: str) -> str:
-    """Write names as LaTeX commands, only in a formula, which has no words but a unit."""
+    """Write names as LaTeX commands if the text is a formula: it has no words but a unit."""
     named = _NAME.sub(lambda m: "\\infty" if m[1] == "infinity" else f"\\{m[0]}", text)
     is_formula = named != text and not _WORD.search(_ENVIRONMENT.sub(" ", _drop_unit(named)))
     return named if is_formula else text
@@ -174,23 +175,25 @@ _OPTION = re.compile(
 _SMALL_OPTION = re.compile(
     rf"{_OPTION_LEAD}(?:\(\s?)?([a-h])\s?\)(?:[.:]?\s+(?!-|[a-z]\Z)(.+)|[.:]?)", re.DOTALL
 )
-"""A small letter is an option only before a bracket: `b` and `b: 5` are formulas."""
+"""A small letter is an option only before `)`: `b` and `b: 5` are formulas."""
 _OPTION_TEXT = re.compile(
     r"(?!(?:and|or)\b|[A-Z]\Z)"
     r"(?:[\w$]|[\"'“]\w|-\d|\\(?:\$|\(|\{|text|[dt]?frac|sqrt|pi|infty|left|begin|mathrm)|[(\[]-?\d)"
 )
+_BRACKETED_LETTER = re.compile(r"\([a-h]\)")
 _OTHER_OPTION = re.compile(r"\b[A-J]\s*[:)=]")
 
 
 def raise_option(form: str) -> str:
-    """A normal form, but `B` for `(b)`, which may also be the formula `b`."""
-    return form[1].upper() if _SMALL_OPTION.fullmatch(form) else form
+    """Write the normal form `(b)` as the option `B`. `normalize` leaves it, as it may also be the
+    formula `b`. Other forms stay as they are."""
+    return form[1].upper() if _BRACKETED_LETTER.fullmatch(form) else form
 
 
 def find_option(text: str) -> str | None:
-    """The letter of an answer that is an option, alone or with its text, which counts for nothing.
+    """The letter of an answer that is an option, with or without the option's text; else None.
 
-    A small letter has its brackets. In doubt an answer is no option: `B+5` and `A(3,4)` are
+    A small letter comes in brackets, `(b)`. In doubt an answer is no option: `B+5` and `A(3,4)` are
     formulas, `A:B` is a ratio, and `A: 5, B: 7` names two things.
     """
     if small := _SMALL_OPTION.fullmatch(text):
@@ -212,7 +215,7 @@ def find_option(text: str) -> str | None:
 # ---------------------------------------------------------------- the normal form
 
 _MAX_LENGTH = 1000  # characters: see `normalize`
-_ROUNDS = 100  # after which a form that still changes stays as it is
+_MAX_ROUNDS = 100  # guards against rules that undo each other; nested delimiters need a round each
 
 _DROPPED = re.compile(
     r"\\left(?![a-zA-Z])\.?|\\right(?![a-zA-Z])\.?|\\(?:displaystyle|textstyle|limits)(?![a-zA-Z])"
@@ -246,7 +249,7 @@ _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d)")
 _EXPONENT = re.compile(
     r"\^\s?(-\s?(?:\d+|[a-zA-Z])(?![\w.^])|\\sqrt\{[^{}]*\}|\\frac\{[^{}]*\}\{[^{}]*\})"
 )
-"""Exponents without their braces."""
+"""Exponents without braces of their own."""
 _EMPTY = re.compile(r"\\varnothing(?![a-zA-Z])|\A\\\{\s*\\\}\Z")
 _OPTIONS = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:, ?(?:and )?| and )(?:\([A-J]\)|[A-J]))+")
 _INT_FRAC = re.compile(
@@ -259,7 +262,8 @@ _MIXED = re.compile(
     r"(?=\s*(?:$|[,)\]])|\s+[^\W\d_]{2,}(?:\s[^\W\d_]+)*(?:\^\{?\d\}?)?$)"  # end, or a unit
 )
 _NAMED = re.compile(
-    r"(?:m?\\angle\s?)?(?:[a-zA-Z]'{0,3}(?:_\{?\w+\}?|\d)?(?:\(\w\))?|[A-Z]{2,3})\s*(?:=|\\approx(?![a-z]))\s*(?=[^=]+\Z)"
+    r"(?:m?\\angle\s?)?(?:[a-zA-Z]'{0,3}(?:_\{?\w+\}?|\d)?(?:\(\w\))?|[A-Z]{2,3})\s*"
+    r"(?:=|\\approx(?![a-z]))\s*(?=[^=]+\Z)"
 )
 _LEAD = re.compile(
     r"(?:\\approx(?![a-z])|\\sim(?=\s?\d)|about |approximately "
@@ -287,20 +291,20 @@ _LIST_PART = re.compile(
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\ ")
 _SPACED = re.compile(r"(?<=[^\w\s])\s+|\s+(?=[^\w\s])|(?<=\d)\s+(?=[a-zA-Z](?![a-zA-Z]))")
 _PHRASE = re.compile(r"(?!(?!NO)[A-Z]{2}\Z)[^\W\d_]{2,}(?: [^\W\d_]+)*")
-"""Words, but not two capitals, which name a segment or a product."""
+"""Words. Two capitals other than NO are a segment or a product."""
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)  # the paths of a search often give one answer many times
 def normalize(answer: str) -> str:
     """The normal form of an answer. Idempotent; never raises; may be empty.
 
-    An answer of more than 1,000 characters is compared as it is: the work of some patterns here
-    grows faster than the text.
+    An answer of more than 1,000 characters is only stripped: the work of some patterns here grows
+    faster than the text.
     """
     text = answer.strip()
     if len(text) > _MAX_LENGTH:
         return text
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         before, text = text, _normalize_once(text)
         if text == before:
             break
@@ -314,7 +318,7 @@ def _normalize_once(text: str) -> str:
         text = text.rstrip(".")
     text = text.removeprefix("$").strip().replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _strip_text_commands(_UNIT_TEXT.sub(_judge_unit, text))
+    text = _strip_text_commands(_UNIT_TEXT.sub(_drop_text_unit, text))
     if option := find_option(text):
         return option
     if clock := _CLOCK.fullmatch(text):
@@ -360,8 +364,8 @@ def _unwrap(text: str) -> str:
 
 
 def _write_list(text: str) -> str:
-    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`; `x = 2 and y = 3` is `x=2,y=3`,
-    and `(A) and (C)` is `A,C`."""
+    r"""Write `2, 300`, `2 or 300` and `x = 2 or x = 300` as `\{2,300\}`, `x = 2 and y = 3` as
+    `x = 2,y = 3`, and `(A) and (C)` as `A,C`."""
     if _OPTIONS.fullmatch(text):
         return ",".join(filter(str.isupper, text))
     parts = (_LISTED if _BRACKET.search(text) else _LISTED_BY_COMMAS).split(text)
@@ -399,7 +403,7 @@ def _slash_fraction(match: re.Match[str]) -> str:
 
 
 def _add_mixed(match: re.Match[str]) -> str:
-    r"""Write a mixed number as one fraction. 2\frac{5}{3} stays: it may be a product."""
+    r"""Write a mixed number as one fraction. `2\frac{5}{3}` stays: it may be a product."""
     sign, whole, *parts = match.groups()
     over, under = (int(part) for part in parts if part is not None)
     if not 0 < over < under:

@@ -1,4 +1,4 @@
-"""Finds the tool calls of answers, and writes JSON with sorted keys and no whitespace."""
+"""Finds the tool calls of answers, and writes JSON in one spelling."""
 
 import json
 import re
@@ -8,16 +8,19 @@ from typing import Any
 _BLANKS = re.compile(r"\s+")
 _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(
-    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # a sign, a string, a number or a name
+    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # mark, string, number, name
     re.DOTALL,
 )
 MAX_DEPTH = 64
+"""Chosen by hand: arguments of tools nest a few levels, and Python's parser gives up near 1,000."""
 MAX_RESCANS = 4
+"""Chosen by hand: with one, a stray bracket could use up the scan of the value after it. A text of
+brackets alone costs all of them."""
 
 
 def list_call_marks(guidance: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The texts with which the model begins a tool call, from the structural tag of the request's
-    `engine.base.ExtendRequest.guidance`."""
+    """The texts that begin a tool call, as the structural tag of an
+    `engine.base.ExtendRequest.guidance` names them; empty without a tag."""
     tag = (guidance or {}).get("structural_tag")
     return tuple(dict.fromkeys(_walk_marks(json.loads(tag)))) if tag else ()
 
@@ -36,18 +39,19 @@ def _walk_marks(node: Any) -> Iterator[str]:
 
 
 def find_calls(text: str, marks: Sequence[str]) -> str | None:
-    """The text from its first tool call on, without the reasoning before."""
+    """The text from its first tool call on, without the reasoning before; None without a call.
+    marks: of `list_call_marks`."""
     starts = [start for mark in marks if (start := text.find(mark)) >= 0]
     return text[min(starts) :] if starts else None
 
 
 def write_canonically(text: str) -> str | None:
-    """The text with each of its JSON objects and lists in one spelling: sorted keys, no
-    whitespace. 46 and 46.0 stay different.
+    """Rewrite each JSON object and list in a text with sorted keys and no whitespace. 46 and 46.0
+    stay different. In the text around them, such as the tags of a tool call, each run of whitespace
+    becomes a space. Returns None for a blank text.
 
-    Text around them, such as the tags of a tool call, loses repeated whitespace. None for a
-    blank text. Linear: once `MAX_RESCANS` times the text were scanned, the rest counts as text, and
-    so do values nested deeper than `MAX_DEPTH`.
+    A value nested deeper than `MAX_DEPTH` counts as text. So that the work stays linear, the rest
+    of the text does too once `MAX_RESCANS` times its length were scanned.
     """
     parts: list[str] = []
     begin = at = 0
@@ -83,6 +87,7 @@ def _find_end(text: str, start: int, most: int) -> tuple[int, bool]:
 
 
 def _respell(value: str) -> str | None:
+    """The JSON value with sorted keys and no whitespace; None if it is no JSON."""
     try:
         spelled = json.dumps(
             json.loads(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 def create_app(
     service: Service, config: Config, pairs: Mapping[str, Pair] | None = None
 ) -> FastAPI:
-    """The application. pairs: those that requests may name; None takes those of models.toml.
+    """The application. pairs: those that requests may name; None means the ones of models.toml.
 
     The service starts and stops with the server. Raises ConfigError when other machines could
     reach it without a key.

@@ -4,6 +4,7 @@ import difflib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from flashedge.errors import RequestError
 
 B = TypeVar("B", bound=BaseModel)
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
-"""What may be half a surrogate pair: an escape of JSON, or one that came as bytes."""
+"""What may be half a surrogate pair: an escape in JSON, or a surrogate that came as bytes."""
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -27,7 +28,7 @@ async def read_body(request: Request, kind: type[B]) -> B:
 
 
 def parse_object(data: Any, kind: type[B], name: str | None = None) -> B:
-    """A body, or the part of one in the field `name`. Raises RequestError."""
+    """Check a body, or the object in its field `name`. Raises RequestError."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -66,7 +67,7 @@ def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns `body` once, and then the server's messages (the disconnect)."""
+    """A `receive` that returns `body` once, and then what the server sends: the disconnect."""
     is_sent = False
 
     async def replay() -> Message:
@@ -98,7 +99,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _parse_finite(text: str) -> float:
-    """Refuses a number such as 1e999, which Python would read as infinity."""
+    """Refuse a number such as 1e999, which Python would read as infinity."""
     value = float(text)
     if math.isinf(value):
         raise _refuse_json(f"{text[:20]} is too large; give a finite number")
@@ -157,13 +158,13 @@ def _inline(node: Any, shared: dict[str, Any]) -> Any:
 def parse_keep_alive(value: Any) -> float | None:
     """The seconds of the field `keep_alive`: a number, or a text such as "90", "10m" or "1h30m".
 
-    None of null. A negative time never ends. Raises RequestError.
+    Returns None for null. A negative time never ends. Raises RequestError.
     """
     if value is None:
         return None
     seconds: Any = _parse_duration(value) if isinstance(value, str) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not math.isfinite(seconds):
+    if not is_number or not abs(seconds) <= sys.float_info.max:  # NaN, or an integer of 400 digits
         raise RequestError(
             f"keep_alive is {value!r}",
             hint='give seconds, or a text such as "10m"; 0 unloads at once, -1 never',
@@ -173,6 +174,7 @@ def parse_keep_alive(value: Any) -> float | None:
 
 
 def _parse_duration(text: str) -> float | None:
+    """The seconds of a text, None if it is no duration."""
     text = text.strip()
     sign = -1.0 if text.startswith("-") else 1.0
     text = text.removeprefix("-")

@@ -15,6 +15,7 @@ from starlette.routing import Match
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 RETRY_AFTER_S = 2
+"""When a client may ask again while engines load. Chosen by hand: small pairs load in seconds."""
 
 
 class Refusal(RequestError):
@@ -37,7 +38,7 @@ class Refusal(RequestError):
 
 
 class ErrorDetail(BaseModel):
-    """Anthropic's protocol has neither param nor code."""
+    """Errors in Anthropic's protocol have neither param nor code."""
 
     message: str
     type: str
@@ -100,8 +101,8 @@ def build_error_response(error: FlashEdgeError) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Any exception that is not FlashEdge's is a bug. The server logs it; the client learns nothing
-    about it."""
+    """Answer with FlashEdge's own error. Any other exception is a bug, which the server logs and
+    whose text the client does not get."""
     return build_error_response(error if isinstance(error, FlashEdgeError) else BUG)
 
 
@@ -138,7 +139,7 @@ async def handle_bad_parameter(request: Request, error: Exception) -> Response:
 
 
 def reword(message: str) -> str:
-    """A message of pydantic as one of ours."""
+    """Write a message of pydantic in our words."""
     return message.replace("Input should be ", "must be ", 1)
 
 

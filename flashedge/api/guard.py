@@ -20,16 +20,16 @@ from flashedge.api.protocols.error_bodies import build_messages_error, rewrite_e
 from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
-BODY_TIMEOUT_S = 30.0
-"""Seconds that a body may take to arrive, plus one for each BODY_BYTES_PER_S of what has."""
-BODY_BYTES_PER_S = 16 << 10
-"""A client that sends a body more slowly than this is refused."""
+BODY_TIMEOUT_S, BODY_BYTES_PER_S = 30.0, 16 << 10
+"""A body may take BODY_TIMEOUT_S to arrive, and a second more for each BODY_BYTES_PER_S received.
+Chosen by hand: ten times as much lets idle clients hold connections for minutes, and with a tenth
+the bodies of slow links are refused."""
 _CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """The middleware. It answers HEAD on every route of GET, and OPTIONS where a browser asks for
-    a page that the user has allowed."""
+    """The middleware. It answers HEAD on every route of GET, and a browser's OPTIONS for a page of
+    an allowed origin."""
 
     def __init__(self, app: ASGIApp, config: Config) -> None:
         self._app = app
@@ -49,12 +49,12 @@ class Guard:
             scope, send = {**scope, "method": "GET"}, drop_body(send)
         headers = Headers(scope=scope)
         if (origin := headers.get("origin")) in self._origins:
-            send = share(send, str(origin))
+            send = allow_origin(send, str(origin))
         try:
             if self._is_loopback:
                 self._check_origin(headers)
             if scope["method"] == "OPTIONS" and origin in self._origins:
-                await permit(headers)(scope, receive, send)  # a browser sends no key with it
+                await answer_preflight(headers)(scope, receive, send)  # it carries no key
                 return
             if scope["path"] not in OPEN_PATHS:
                 self._check_key(headers)
@@ -113,9 +113,9 @@ class Guard:
             )
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body, or None when the client disconnects."""
+        """The whole body, None when the client disconnects. Raises Refusal if it is late or long."""
         announced = headers.get("content-length", "")
-        if announced.isdigit() and int(announced) > self._max_bytes:
+        if announced.isdecimal() and int(announced) > self._max_bytes:
             raise self._too_large()
         body, more = bytearray(), True
         clock = asyncio.get_running_loop().time
@@ -150,7 +150,7 @@ class Guard:
         )
 
 
-def permit(headers: Headers) -> Response:
+def answer_preflight(headers: Headers) -> Response:
     """The answer to a browser that asks whether a page may send a request."""
     allowed = {"Access-Control-Allow-Methods": "DELETE, GET, HEAD, POST"}
     if names := headers.get("access-control-request-headers"):
@@ -160,24 +160,24 @@ def permit(headers: Headers) -> Response:
     return Response(status_code=204, headers={**allowed, "Access-Control-Max-Age": "600"})
 
 
-def share(send: Send, origin: str) -> Send:
+def allow_origin(send: Send, origin: str) -> Send:
     """A `send` that lets the pages of an origin read the answer."""
-    told = [
+    added = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", b"X-FlashEdge-Run, Retry-After"),
         (b"vary", b"Origin"),
     ]
 
-    async def sharing(message: Message) -> None:
+    async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *told]}
+            message = {**message, "headers": [*message["headers"], *added]}
         await send(message)
 
-    return sharing
+    return sending
 
 
 def drop_body(send: Send) -> Send:
-    """A `send` for HEAD: the answer without its body. A stream ends at once."""
+    """A `send` for HEAD: the answer without its body. A stream is told that its client is gone."""
 
     async def sending(message: Message) -> None:
         await send({**message, "body": b"", "more_body": False} if "body" in message else message)

@@ -23,31 +23,33 @@ from flashedge.runtime.request.strategies import list_strategies
 class ServablePairs:
     """The pairs whose files are on this machine."""
 
-    def __init__(self, config: Config, usual: str, pairs: Mapping[str, Pair] | None = None) -> None:
-        """usual: the default pair. pairs: by name; None takes those of models.toml."""
+    def __init__(
+        self, config: Config, default: str, pairs: Mapping[str, Pair] | None = None
+    ) -> None:
+        """default: the default pair's name. pairs: by name; None means those of models.toml."""
         self.deterministic = config.deterministic_searches
         """The default for searches that do not set it."""
         self.max_running = config.max_running
         """Most searches of a pair that run at the same time."""
-        self._config, self._usual, self._pairs = config, usual, pairs
+        self._config, self._default, self._pairs = config, default, pairs
 
     def list_names(self) -> list[str]:
-        """The default pair, then the others."""
+        """The default pair, then the others by name."""
         here = [name for name, pair in self._load().items() if self._is_here(pair)]
-        return sorted(here, key=lambda name: (name != self._usual, name))
+        return sorted(here, key=lambda name: (name != self._default, name))
 
     def find(self, name: str | None = None, param: str = "model") -> Pair:
         """The pair of a name, or the default one. param: the field of the request that names it.
 
         Raises NotFound for a pair that is unknown or not on this machine.
         """
-        name = self._usual if name is None else name
+        name = self._default if name is None else name
         pair = self._load().get(name)
         if pair is None:
             known = ", ".join(map(repr, self.list_names()))
             raise NotFound(
                 f"there is no model {name!r}",
-                hint=f"this daemon serves {known} and, as a search, {self._usual}:beam-16",
+                hint=f"this daemon serves {known} and, as a search, {self._default}:beam-16",
                 param=param,
             )
         if not self._is_here(pair):
@@ -79,14 +81,14 @@ def models_router(pairs: ServablePairs) -> APIRouter:
             "created": since,
             "owned_by": "flashedge",
             "max_model_len": tokens,
-            "context_length": tokens,  # of OpenRouter's form
-            "meta": {"n_ctx": tokens},  # of llama.cpp's
+            "context_length": tokens,  # as OpenRouter names it
+            "meta": {"n_ctx": tokens},  # as llama.cpp does
         }
 
     @router.get("/models")
     @router.get("/v1/models")
     def models() -> Response:
-        """Each pair by itself, and with each strategy. A number of paths may follow: beam-16."""
+        """Each pair alone, and with each strategy, which a number of paths may follow: beam-16."""
         # in a thread, since it looks for the files of every pair
         data = []
         for pair in map(pairs.find, pairs.list_names()):
@@ -100,7 +102,7 @@ def models_router(pairs: ServablePairs) -> APIRouter:
 
     @router.get("/props")
     async def props(model: str | None = None) -> Response:
-        """A pair in llama.cpp's form, where some clients look for the size of the context."""
+        """A pair in llama.cpp's form, from which some clients take the size of the context."""
         pair = pairs.find(model and ModelName.parse(model).pair)
         settings = {"n_ctx": pair.generator.max_model_len}
         found = {"default_generation_settings": settings, "total_slots": pairs.max_running}

@@ -23,9 +23,9 @@ from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.estimates import RunEstimate
 
 Status = Literal["queued", "running", "finished", "failed", "cancelled", "interrupted"]
-QUEUE_POLL_S = 0.1
-LOOKS_A_SECOND = 10  # 1 / QUEUE_POLL_S
-MAX_WAIT_S = 30.0
+QUEUE_POLL_S = 0.1  # a person does not notice that a position is so old
+POLLS_PER_S = 10
+MAX_WAIT_S = 30.0  # clients and proxies often give up after 60 s
 
 
 def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
@@ -83,7 +83,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         contains: str | None = None,
     ) -> Response:
         """The runs, newest first. `before` is the last id of the previous page. `contains` is
-        literal text in the problem, the answer or its path, in any case."""
+        literal text in the problem, the answer or its path; upper and lower case are alike."""
         found = await service.runs(limit=limit + 1, before=before, status=status, text=contains)
         return Json({"object": "list", "data": found[:limit], "has_more": len(found) > limit})
 
@@ -91,10 +91,10 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     async def get(
         run_id: str, wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0
     ) -> Response:
-        """A run. While it waits: its position, and when it is expected to start. The answer comes
-        when the run is over, or after `wait_s`."""
+        """A run. One that waits has its position and the expected time until its start. With
+        `wait_s`, the answer comes when the run is over, or after that many seconds."""
         handle = service.run(run_id)
-        with suppress(FlashEdgeError, TimeoutError):  # the object has the error, too
+        with suppress(FlashEdgeError, TimeoutError):  # the object holds the error
             async with asyncio.timeout(wait_s):
                 await handle.result()
         return Json(handle.object())
@@ -107,7 +107,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     ) -> Response:
         """The run's events, from the first or from the one after `Last-Event-ID` (or `after`)."""
         start = request.headers.get("last-event-id") or after or "0"
-        if not (start.isascii() and start.isdigit() and len(start) < 16):
+        if not (start.isascii() and start.isdigit() and len(start) <= 18):
             raise RequestError(f"{start[:40]!r} is not an event number", param="after")
         return EventStream(_stream_events(service.run(run_id), int(start)))
 
@@ -145,19 +145,19 @@ def _accept(handle: RunHandle) -> Response:
 
 
 async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
-    """A `queued` event for each position in the queue, and every second while the run waits. Then
-    the run's events."""
+    """A `queued` event at first, at each new position, and once a second if the estimate changes.
+    Then the run's events."""
 
-    def tell(estimate: RunEstimate) -> bytes:
+    def frame_estimate(estimate: RunEstimate) -> bytes:
         return frame({"id": handle.id, **dataclasses.asdict(estimate)}, event="queued")
 
-    sent, looks = handle.estimate, 0
-    yield tell(sent)
+    sent, polls = handle.estimate, 0
+    yield frame_estimate(sent)
     while (now := handle.estimate).position is not None:
-        looks += 1
-        if now.position != sent.position or (now != sent and looks % LOOKS_A_SECOND == 0):
+        polls += 1
+        if now.position != sent.position or (now != sent and polls % POLLS_PER_S == 0):
             sent = now
-            yield tell(sent)
+            yield frame_estimate(sent)
         await asyncio.sleep(QUEUE_POLL_S)
     async with aclosing(_stream_events(handle, 0)) as events:
         async for item in events:

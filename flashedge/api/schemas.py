@@ -1,6 +1,7 @@
-"""Schemas of request bodies. Types are strict, unknown fields and NaN refused, null is no value.
+"""Schemas of request bodies. Types are strict; unknown fields and NaN are refused; null is the same
+as leaving the field out.
 
-`Request` checks the ranges, so that API and command line give the same messages.
+`Request` checks the ranges, so that the API and the command line give the same messages.
 """
 
 from typing import Any
@@ -66,8 +67,8 @@ class SearchOptions(Body):
 class ChatMessage(Body):
     """One message. The role developer means system.
 
-    Clients send the assistant's messages back with more fields. All but the reasoning, which is not
-    part of the conversation, must be empty.
+    Clients send the assistant's messages back with the fields from `name` on. They must be empty,
+    except the reasoning, which is ignored.
     """
 
     role: str = Field(json_schema_extra={"enum": [*ROLES, "developer"]})
@@ -139,6 +140,7 @@ class SolveBody(SearchOptions):
 
     stream: bool | None = None
     detach: bool | None = None
+    """Whether the run goes on when the client disconnects."""
 
 
 class ScoreBody(Body):
@@ -153,7 +155,7 @@ class ScoreBody(Body):
 
     problem: str = Field(json_schema_extra={"minLength": 1})
     solution: Any = Field(default=None, json_schema_extra={"type": ["string", "array"]})
-    """The text of one solution, or of several."""
+    """The text of one solution, or a list of texts."""
 
     steps: list[str] | None = None
     """The steps of one solution, in place of its text."""

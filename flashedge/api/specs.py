@@ -25,6 +25,8 @@ from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import Problem, Sampling
 
+MAX_PRIORITY = (1 << 30) - 1
+
 
 class ModelName(NamedTuple):
     """The model of a request: a pair, or a pair with a search (bundled:beam-16)."""
@@ -35,7 +37,7 @@ class ModelName(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> ModelName:
-        """Raises NotFound for an unknown search. The pair is not checked."""
+        """Split a model's name. The pair is not checked. Raises NotFound for an unknown search."""
         pair, colon, suffix = name.partition(":")
         if not colon:
             return cls(pair=pair, search=None)
@@ -66,7 +68,8 @@ def parse_pair(model: str | None) -> str | None:
 
 
 def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
-    """deterministic: unless the body sets it. Raises RequestError naming the first wrong field."""
+    """deterministic: for a body that does not set it. Raises RequestError naming the first wrong
+    field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:
@@ -95,9 +98,10 @@ def build_run_spec(
     max_tokens: int | None,
     **fields: Any,
 ) -> Request:
-    """Fill in the pair's and the strategy's defaults of a search. Raises RequestError.
+    """A search's request, with the defaults of the pair and the strategy. Raises RequestError.
 
-    search: options of `SearchOptions`. max_tokens: of a path. fields: further ones of Request.
+    search: options of `SearchOptions`. max_tokens: of a path; None means the pair's limit. fields:
+    further fields of `Request`.
     """
     if max_tokens is not None:
         check_field("max_tokens", max_tokens)
@@ -155,9 +159,10 @@ def name_program(client: str, name: str | None) -> str | None:
 
 
 def shorten(name: str) -> str:
-    """Names are kept for as long as their programs, so they are bounded."""
+    """Cut a name. Names are kept as long as their programs, so clients may not fill the memory."""
     return name[:200]
 
 
 def limit_priority(priority: int) -> int:
-    return max(-(1 << 31), min(1 << 31, priority))
+    """Bound a priority below 2**30, which is that of drafts: an engine short of KV drops them first."""
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))

@@ -18,18 +18,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 DISCONNECTED = "the client disconnected"
-"""Why a run is cancelled whose client has left."""
+"""The reason for cancelling the run of a client that has left."""
 OPENED = b": open\n\n"  # tells the client at once that the stream works
 PING = b": ping\n\n"
-PING_S = 10.0
-JOINED = 64
-"""Most items that are ready at once and sent together."""
+PING_S = 10.0  # proxies often close a connection that is silent for 30 to 60 s
+MAX_WAITING = 64
+"""Most items of a source that wait for the client. They are sent together."""
 SEND_TIMEOUT_S = 60.0
-"""A client that reads nothing for so long counts as disconnected."""
+"""A client that reads nothing for so long counts as disconnected. Chosen by hand: a tenth would cut
+off clients on slow links, and ten times as much would keep the runs of dead ones."""
 
 
 def frame(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:
-    """One SSE message with `data` as JSON, which never holds a line break."""
+    """One SSE message with `data` as JSON, which has no line break."""
     head = b"" if id is None else b"id: %d\n" % id
     if event is not None:
         head += b"event: " + event.encode() + b"\n"
@@ -37,7 +38,7 @@ def frame(data: Any, *, event: str | None = None, id: int | None = None) -> byte
 
 
 class ClientGone(Exception):
-    """The client closed its connection, so nobody reads an answer."""
+    """The client closed its connection, so nobody would read the answer."""
 
 
 async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -61,9 +62,9 @@ class EventStream(Response):
     """A response that sends what `source` has at once, and pings while it has nothing.
 
     The source runs in its own task from its first step to its `aclose`, so it may hold task groups
-    and timeouts across yields. When the client disconnects, it is cancelled at once, even in the
-    middle of an await. Its error is sent in the stream as the event `error`. `on_close` is called
-    once at the end, even if the source never started.
+    and timeouts across yields. When the client disconnects, the source is cancelled at once, even
+    in the middle of an await. An error of the source is sent as the event `error`. `on_close` is
+    called once at the end, even if the source never started.
     """
 
     media_type = "text/event-stream"
@@ -83,7 +84,7 @@ class EventStream(Response):
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=JOINED)
+        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=MAX_WAITING)
         pump = asyncio.create_task(self._pump(queue))
         try:
             with suppress(ClientGone, OSError):
@@ -136,7 +137,7 @@ def begins_stream(message: Message) -> bool:
 
 
 def drop_length(message: Message) -> Message:
-    """An `http.response.start` without the length of its body, which a wrapper changes."""
+    """An `http.response.start` without the length of its body, which the caller changes."""
     kept = [(name, v) for name, v in message["headers"] if name.lower() != b"content-length"]
     return {**message, "headers": kept}
 
@@ -146,7 +147,7 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
     """A `send` that adds pings to a stream while nothing else is sent, until the block ends.
 
     A search may wait in the queue for minutes, and clients or proxies would give up. vLLM's own
-    comments are off: they cover two protocols. The `send` raises OSError when the client reads
+    comments are off: they cover only two protocols. The `send` raises OSError when the client reads
     nothing for SEND_TIMEOUT_S.
     """
     lock = asyncio.Lock()  # a ping may not stand inside an event
@@ -159,7 +160,7 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
             if silent_s < PING_S:
                 await asyncio.sleep(PING_S - silent_s)
                 continue
-            # An OSError ends the pings; the stream's next item tells that the client is gone.
+            # An OSError ends the pings; the stream's next item raises it too.
             await sending({"type": "http.response.body", "body": PING, "more_body": True})
 
     async def sending(message: Message) -> None:

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 import flashedge
 from flashedge.api.bodies import inline_schema
-from flashedge.api.failures import Json
+from flashedge.api.failures import RETRY_AFTER_S, Json
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
 from flashedge.profiler.card_watch import CardUser
@@ -23,7 +23,7 @@ from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.types import POLICY_NAMES
 
-VIEW_TIMEOUT_S = 2.0
+VIEW_TIMEOUT_S = 2.0  # so that a hung engine does not hold up /metrics and /v1/status
 SERVING = ("ready", "degraded")
 SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "cards")
 """The fields of an engine that /health shows. /v1/status shows more."""
@@ -56,7 +56,7 @@ def system_router(service: Service) -> APIRouter:
         }
         if now.state in (*SERVING, "unloaded"):  # without a loaded pair a request waits for it
             return Json(body)
-        return Json(body, status_code=503, headers={"Retry-After": "2"})
+        return Json(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
@@ -102,7 +102,7 @@ def system_router(service: Service) -> APIRouter:
 
     @router.post("/v1/unload", status_code=202)
     async def unload() -> Response:
-        """Unload the engines as soon as no run or request uses them. The next one loads them."""
+        """Unload the engines as soon as nothing uses them. The next run or request loads them."""
         service.keep_alive(0)
         return Json({"loaded": list(service.loaded)}, status_code=202)
 
@@ -126,7 +126,7 @@ def _describe_pair(state: PairState, views: Mapping[str, EngineView]) -> dict[st
 
 
 async def _read_views(pairs: Mapping[str, PairState]) -> dict[str, Mapping[str, EngineView]]:
-    """The view of each engine, by pair. Empty for a pair with an engine that does not answer."""
+    """By pair, the view of each engine by role. Empty where an engine does not answer."""
 
     async def read(state: PairState) -> Mapping[str, EngineView]:
         if state.health.state not in SERVING:
@@ -165,7 +165,7 @@ class Reply(BaseModel):
 
 
 class Latency(Reply):
-    """Percentiles in seconds: half of the requests took at most p50."""
+    """Percentiles in seconds, null without requests: half of the requests took at most p50."""
 
     requests: int
     first_token_s: dict[Percentile, float] | None

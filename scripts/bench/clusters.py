@@ -26,7 +26,7 @@ from pathlib import Path
 import psutil
 
 from flashedge.answers.numbers import find_numbers, numbers_conflict
-from flashedge.answers.pairwise import MIN_LIKENESS, likeness
+from flashedge.answers.pairwise import MIN_LIKENESS, measure_likeness
 from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report
@@ -91,7 +91,7 @@ def main() -> None:
     pairs = [Pair(**json.loads(line)) for line in lines]
     tune, test = ([p for p in pairs if p.split == half] for half in ("tune", "test"))
 
-    scores: dict[str, Score] = {"lexical": lambda p: likeness(p.left, p.right)}
+    scores: dict[str, Score] = {"lexical": lambda p: measure_likeness(p.left, p.right)}
     if folder:
         scores["embedding"] = embed_pairs(folder, pairs)
     verdicts: dict[str, Verdict] = {
@@ -142,7 +142,9 @@ def embed_pairs(folder: Path, pairs: Sequence[Pair]) -> Score:
 
     torch.set_num_threads(1)
     embedder = Embedder(folder)
-    cosines = {(p.left, p.right): embedder.cosines([p.left, p.right])[0, 1].item() for p in pairs}
+    cosines = {
+        (p.left, p.right): embedder.compute_cosines([p.left, p.right])[0, 1].item() for p in pairs
+    }
     return lambda p: cosines[p.left, p.right]
 
 

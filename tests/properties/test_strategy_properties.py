@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flashedge.answers.pairwise import group_by_first_match, likeness
+from flashedge.answers.pairwise import group_by_first_match, measure_likeness
 from flashedge.certainty import measures
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.search.aggregates import AGGREGATES, aggregate
@@ -288,7 +288,7 @@ def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) 
 
 @given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))
 def test_groups_have_a_first_member(answers: list[str | None]) -> None:
-    labels = group_by_first_match(answers, lambda a, b: likeness(a, b) > 0.6)
+    labels = group_by_first_match(answers, lambda a, b: measure_likeness(a, b) > 0.6)
     for answer, label in zip(answers, labels, strict=True):
         assert (answer is None) == (label is None)
         assert label is None or labels[answers.index(label)] == label

@@ -12,14 +12,14 @@ from transformers import AutoModel, AutoTokenizer
 
 from flashedge.models.checkpoints import check_embedder
 
-MAX_CACHED = 20_000  # vectors
+MAX_CACHED = 20_000  # vectors, of 3 KiB each for all-MiniLM-L6-v2
 
 
 class Embedder:
     """Turns texts into unit vectors: the mean of the last layer's states, normalized.
 
     A text's vector depends on the text alone, bit for bit: each runs by itself on the CPU in fp32.
-    Text after the model's own limit (256 tokens for all-MiniLM-L6-v2) is ignored; prompts that a
+    Text after the model's own limit (256 tokens for all-MiniLM-L6-v2) is ignored. Prompts that a
     model card recommends are not added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean
     pooling).
     """
@@ -31,7 +31,7 @@ class Embedder:
         self._model: Any = AutoModel.from_pretrained(
             encoder, local_files_only=True, dtype=torch.float32
         ).eval()
-        self._max_tokens = _max_tokens(encoder, self._model.config.max_position_embeddings)
+        self._max_tokens = _read_max_tokens(encoder, self._model.config.max_position_embeddings)
         self._cache: dict[str, torch.Tensor] = {}
 
     def embed(self, texts: list[str]) -> torch.Tensor:
@@ -43,8 +43,8 @@ class Embedder:
                 self._cache[text] = self._embed_one(text)
         return torch.stack([self._cache[text] for text in texts])
 
-    def cosines(self, texts: list[str]) -> torch.Tensor:
-        """texts: (n,), n >= 1 -> (n, n) in [-1, 1], to six places so that ties are ties."""
+    def compute_cosines(self, texts: list[str]) -> torch.Tensor:
+        """texts: (n,), n >= 1 -> (n, n) in [-1, 1], rounded to six places so that ties are ties."""
         vectors = self.embed(texts)
         return (vectors @ vectors.T).clamp(-1.0, 1.0).round(decimals=6)
 
@@ -59,8 +59,8 @@ class Embedder:
         return unit
 
 
-def _max_tokens(encoder: Path, positions: int) -> int:
-    """Tokens of a text that the model uses: its own setting, at most its positions."""
+def _read_max_tokens(encoder: Path, positions: int) -> int:
+    """Tokens of a text that the model reads: its `max_seq_length`, at most its `positions`."""
     file = encoder / "sentence_bert_config.json"
     own = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     limit = own.get("max_seq_length")

@@ -1,4 +1,4 @@
-"""Groups open-ended answers by meaning. A worker process holds the model, not the daemon.
+"""Groups open-ended answers by meaning. The model runs in a worker process, not in the daemon.
 
 This module, run by `python -m` with a model folder and a threshold, is the worker: for `{"texts":
 [...]}` it answers `{"groups": [...]}`, for each text the index of its group's first text. See
@@ -27,8 +27,9 @@ from flashedge.models.registry import find_embedder
 if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
 
-LIMIT_S = 30.0  # of one question, and per text: a worker that needs longer counts as hung
-LIMIT_PER_TEXT_S = 0.5
+LIMIT_S, LIMIT_PER_TEXT_S = 30.0, 0.5
+"""A worker counts as hung if a question takes longer than their sum. Chosen by hand: a tenth may be
+too short for long texts on a busy machine; with ten times as much a run waits minutes for it."""
 TRIES = 2  # of one question, the second with a new worker
 MODEL_HINT = (
     "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
@@ -40,18 +41,19 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddingGroups:
-    """Groups answers whose vectors are near each other.
+    """Groups answers whose vectors have a high cosine.
 
     The groups depend only on the set of texts. Any two members have a cosine of at least the
     threshold, and the first member in the order given names the group. A further answer may split a
-    group, and another processor may round differently. If the worker can't start, or dies twice
-    over one question, the answers are grouped by their words and the log says so.
+    group, and another processor may round differently. If the worker can't start, or hangs or dies
+    twice over one question, the answers are grouped by their words and the log says so.
     """
 
     def __init__(
         self, folder: Path, threshold: float, *, command: Sequence[str] | None = None
     ) -> None:
-        """folder: checked by `resolve_model`; threshold: least cosine, in [0, 1]."""
+        """folder: of `resolve_model`; threshold: the least cosine of a group, in [0, 1]. command
+        starts the worker; None runs this module."""
         module = "flashedge.answers.workers.embedding_groups"
         own = (sys.executable, "-P", "-m", module, str(folder), str(threshold))
         environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
@@ -123,7 +125,7 @@ def group_texts(embedder: Embedder, texts: list[str], threshold: float) -> tuple
 
     Any two texts of a group have a cosine of at least `threshold` and numbers that do not conflict.
     """
-    cosines = embedder.cosines(texts)
+    cosines = embedder.compute_cosines(texts)
     named = [find_numbers(text) for text in texts]
     near = (cosines >= threshold).triu(diagonal=1).nonzero().tolist()
     similar = [

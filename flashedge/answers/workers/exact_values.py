@@ -12,19 +12,20 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify import grader, parser
 from sympy.core.function import AppliedUndef
 
-from flashedge.answers.equality import LEAST_DIGIT, LEAST_SHARE
+from flashedge.answers.equality import MAX_ERROR, MAX_RELATIVE_ERROR
 
 _APART = sympy.Rational(1, 10**20)
-"""Values that differ by more than this share of the larger one are not equal."""
+"""Values that differ by more than this share of the larger one are not equal. They are computed to
+30 digits, which leaves ten for the errors of rounding."""
 
 
 def use_exact_values() -> None:
-    """Replace math-verify's comparisons, also within sets and tuples. `a` and `A` are two
-    symbols."""
+    """Replace math-verify's comparisons, also within sets and tuples, and let it tell `a` from
+    `A`."""
     grader.sympy_numeric_eq = lambda a, b, *_: are_equal_values(a, b)
     config = ConversionConfig(lowercase_symbols=False)
     parser.latex2sympy = partial(parser.latex2sympy, conversion_config=config)
-    grader.sympy_symbolic_eq = lambda a, b: False  # the function above has tried that
+    grader.sympy_symbolic_eq = lambda a, b: False  # `are_equal_values` has tried that
 
 
 def stands_for_value(formula: Any) -> bool:
@@ -36,8 +37,8 @@ def stands_for_value(formula: Any) -> bool:
 
 
 def are_equal_values(a: Any, b: Any) -> bool:
-    """Whether two formulas or matrices have one value. A decimal of six or more decimals also
-    equals what it rounds. In doubt they differ."""
+    """Whether two formulas or matrices have one value. A decimal also equals the value that it
+    rounds (`equality.MAX_ERROR`), but no integer. In doubt they differ."""
     a, b = a.doit(), b.doit()
     if isinstance(a, sympy.MatrixBase) or isinstance(b, sympy.MatrixBase):
         if getattr(a, "shape", None) != getattr(b, "shape", None):
@@ -54,11 +55,12 @@ def are_equal_values(a: Any, b: Any) -> bool:
     if difference.is_Rational and not may_round:
         return bool(difference == 0)
     symbols = sorted(difference.free_symbols, key=lambda symbol: symbol.sort_key())
+    # Any point would do: these positive fractions are unlikely to be roots of the difference.
     point = {symbol: sympy.Rational(sympy.prime(5 + i), 7) for i, symbol in enumerate(symbols)}
     size = max(abs(value.subs(point).evalf(30)) for value in (a, b))
     gap = abs(difference.subs(point).evalf(30))
     if gap.is_comparable and gap > _APART * size:
-        return may_round and not point and bool(gap <= min(LEAST_DIGIT, LEAST_SHARE * size))
+        return may_round and not point and bool(gap <= min(MAX_ERROR, MAX_RELATIVE_ERROR * size))
     return bool(sympy.expand(difference) == 0) or difference.equals(0) is True
 
 

@@ -1,7 +1,7 @@
-"""A child process that answers questions in JSON lines, one reply each.
+"""A child process that answers questions, each with one reply, in lines of JSON.
 
-For work that may hang, needs signals, or would block the daemon's event loop. The child writes
-`{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
+It is for work that may hang, needs signals, or would block the daemon's event loop. The child
+writes `{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 START_LIMIT_S = 60.0  # importing sympy or torch takes seconds, more on a busy machine
-MAX_FAILED_STARTS = 3  # in a row
-MAX_LINE_BYTES = 64 << 20  # of a reply, for which asyncio allows 64 KiB by default
+MAX_FAILED_STARTS = 3  # in a row, after which the worker counts as missing
+MAX_LINE_BYTES = 64 << 20  # of a reply; the groups of many texts exceed asyncio's 64 KiB
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 class LineWorker:
     """Starts the child, asks it one question at a time, and kills it when it hangs.
 
-    `start` must succeed before `ask`, also after a child died. After MAX_FAILED_STARTS in a row no
-    more are made.
+    `start` must return True before each `ask`, as the child may have died. After MAX_FAILED_STARTS
+    in a row it starts no more.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class LineWorker:
         fallback: str,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """name: the worker's, for the log. fallback: what the caller does without it, for the log.
-        environ: added to the daemon's."""
+        """name and fallback, which says what the caller does without the worker, are for the log.
+        environ: variables added to the daemon's own."""
         self._name = name
         self._command = tuple(command)
         self._fallback = fallback
@@ -47,17 +47,17 @@ class LineWorker:
 
     @property
     def pid(self) -> int | None:
-        """The child's process id, None if it is not running."""
+        """The child's process id, None if none is running."""
         child = self._process
         return child.pid if child is not None and child.returncode is None else None
 
     async def start(self) -> bool:
-        """Start a child unless one runs. Returns whether one does. Raises only cancellation."""
+        """Start a child unless one runs. Returns whether one does now. Raises only cancellation."""
         if self.pid is not None:
             return True
         if self._starts_failed >= MAX_FAILED_STARTS:
             return False
-        path = os.pathsep.join(filter(None, (package_parent(), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (find_package_parent(), os.environ.get("PYTHONPATH"))))
         reply: Mapping[str, Any] | None = None
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -124,14 +124,16 @@ class LineWorker:
         return reply if isinstance(reply, dict) else None
 
 
-def package_parent() -> str:
+def find_package_parent() -> str:
     """The folder from which a child can `import flashedge`."""
     return str(Path(__file__).resolve().parents[3])
 
 
 def serve(prepare: Callable[[], Callable[[Any], Mapping[str, Any]]]) -> None:
-    """In the child: answer questions until stdin ends. Anything that a library prints goes to
-    stderr. prepare: loads what is needed, and returns the function that answers."""
+    """In the child: answer questions until stdin ends. What libraries print goes to stderr.
+
+    prepare: loads what is needed, and returns the function that answers a question.
+    """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:

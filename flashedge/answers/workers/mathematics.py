@@ -2,7 +2,7 @@
 
 math-verify's time limits use SIGALRM, which works in a main thread only, and sympy can hang or use
 all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This module, run by `python
--m`, is the worker: one JSON line in, one out.
+-m`, is the worker (see `line_worker`).
 """
 
 import asyncio
@@ -17,11 +17,13 @@ from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.types import NodeId
 
+# All chosen by hand. Ten times more would let one strange answer hold up a run for minutes or the
+# machine's memory for good; a tenth would call equal formulas different.
 LIMIT_S = 3.0  # of one comparison
 GRACE_S = 2.0  # beyond the limit, after which the worker counts as hung
-MAX_STRIKES = 3  # late comparisons of an answer, which is not compared any more after them
-MAX_LENGTH = 500  # characters: what is longer is no formula that a reader would compare
-MAX_COMPARISONS = 1000  # of one grouping, since n answers can bring n² of them
+MAX_STRIKES = 3  # late comparisons, after which an answer is not compared any more
+MAX_LENGTH = 500  # characters of a formula; longer ones are compared by spelling alone
+MAX_COMPARISONS = 1000  # of one grouping, since n answers can need n² of them
 MAX_CACHED = 100_000  # pairs
 MEMORY_BYTES = 4 << 30  # of the worker, since sympy can ask for all there is
 
@@ -29,11 +31,11 @@ log = logging.getLogger(__name__)
 
 
 class MathGrader:
-    """Groups equal answers, by the answers and their node ids alone. Answers count as different if
-    their comparison takes longer than `limit_s`."""
+    """Groups equal answers. The groups depend only on the answers and their node ids, unless a
+    comparison takes longer than `limit_s` or no worker starts: then its answers are different."""
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
-        """command: starts the worker; None runs this module."""
+        """limit_s: of one comparison. command starts the worker; None runs this module."""
         self._limit_s = limit_s
         self.worker = LineWorker(
             "grading",
@@ -41,21 +43,21 @@ class MathGrader:
             fallback="answers are compared by spelling",
         )
         self._lock = asyncio.Lock()
-        self._results: dict[tuple[str, str], bool] = {}
+        self._results: dict[tuple[str, str], bool] = {}  # sorted pair of forms -> are equal
         self._strikes: dict[str, int] = {}
         self._late: set[tuple[str, str]] = set()
         self._starting: asyncio.Task[None] | None = None
         self.timed_out = 0
-        """Comparisons whose outcome came from a time limit, so that it could be another one."""
+        """How often a late or missing worker decided, so that a repetition may group otherwise."""
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
-        """Map each node to the answer of its cluster's lowest node.
+        """Map each node to the answer of the lowest node in its cluster, None without an answer.
 
         In the order of node ids, an answer joins the first cluster whose representative it equals.
-        After MAX_COMPARISONS questions the worker is not asked any more.
+        What needs the worker after MAX_COMPARISONS counts as different.
         """
         clusters: list[tuple[str, str]] = []  # (normal form, as written) of representatives
-        home: dict[str, str] = {}
+        home: dict[str, str] = {}  # normal form -> representative, as written
         labels: dict[NodeId, str | None] = {}
         left = MAX_COMPARISONS
         for node in sorted(answers):
@@ -80,7 +82,7 @@ class MathGrader:
         return labels
 
     def expect(self, answer: str) -> None:
-        """Start the worker, which takes seconds, before the question that such an answer brings."""
+        """Start the worker, which takes seconds, if this answer will need it."""
         if self._starting is None and decide_equal(answer, "0") is None:
             self._starting = asyncio.create_task(self._start(), name="grading-worker")
 
@@ -138,8 +140,11 @@ class _Late(BaseException):
 
 
 def _prepare() -> Callable[[Any], Mapping[str, Any]]:
-    """SIGALRM ends a late comparison. In C code no handler runs: there the default action of
-    SIGPROF ends the process, even if the daemon is gone."""
+    """Load math-verify and return the function that compares a pair.
+
+    SIGALRM ends a late comparison. In C code no handler runs: there the default action of SIGPROF
+    ends the process, even if the daemon is gone.
+    """
     import resource
     from functools import lru_cache
 
@@ -151,7 +156,7 @@ def _prepare() -> Callable[[Any], Mapping[str, Any]]:
 
     logging.disable(logging.CRITICAL)
     use_exact_values()
-    # Units stay: `spelling` drops them. Nothing but the whole formula is read, no number within it.
+    # `spelling` has dropped the units. The formula is read as a whole, or not at all.
     rules = math_verify.LatexExtractionConfig(
         try_extract_without_anchor=False,
         boxed_match_priority=0,
@@ -190,7 +195,7 @@ def _prepare() -> Callable[[Any], Mapping[str, Any]]:
                 signal.setitimer(signal.ITIMER_PROF, 0)
         except _Late:
             reply["late"] = True
-        except Exception:  # sympy may raise anything for a strange answer: not equal
+        except Exception:  # sympy may raise anything for a strange answer, which is not equal then
             pass
         return reply
 

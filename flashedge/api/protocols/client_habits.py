@@ -1,21 +1,21 @@
 """Puts the bodies that agents and editors really send into the form that vLLM's handlers read.
 
-All routes pass here before a search is chosen, so a request means the same plain and by a search.
-With the feature `steady_prompts`, instructions lose what coding agents change in each request. A
-prompt's KV is found again up to the first token that differs, and instructions stand first.
+All routes pass here before a search is chosen, so a request means the same with and without one.
+With the feature `steady_prompts`, instructions lose what coding agents change in each request: KV
+is reused only up to the first token that differs, and instructions stand first in a prompt.
 
 | what clients send | what becomes of it |
 |---|---|
-| a field that is null, of the request, a message or a part of one | as left out |
+| a null as a field of the request, a message or a part of one | left out |
 | no tools, written as `[]` | left out, and so are the fields about calls that ask for none |
-| a tool whose arguments have no schema | its arguments are an object |
+| a tool whose arguments have no schema | gets one that allows any object |
 | `stream_options` without a stream | left out |
 | `thinking` with a budget, for a model that does not think | left out: no thought exceeds it |
 | a limit of tokens that no context reaches | lowered |
-| `output_format` of messages | as `output_config.format` |
+| `output_format` of messages | becomes `output_config.format` |
 | a call that no tool can answer, a tool that the protocol's owner runs, `functions` | refused |
 | `thinking_token_budget` for a model that does not think | refused |
-| more prompts than are ever generated at once | refused |
+| more prompts than can be generated at once | refused |
 """
 
 import re
@@ -31,22 +31,22 @@ from flashedge.models.specs import ModelSpec
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """The protocols' names for the most tokens of an answer."""
 LEAST_THINKING = 1024
-"""Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
+"""Least `budget_tokens` in Anthropic's protocol, where it must also be less than max_tokens."""
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 """The schema of a tool without parameters. Arguments are an object in every protocol."""
 _SHAPES = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "not", "if"})
 """Keywords by which a schema says what kind of value it describes."""
-_OWN = ("function", "custom", "namespace")
+_CLIENT_KINDS = ("function", "custom", "namespace")
 """Kinds of tools in `/v1/responses` that the client runs."""
-_HABIT = "web_search"
+_WEB_SEARCH = "web_search"
 """Codex names this hosted tool in every request, next to its own tools."""
 Refusals = Mapping[str, tuple[tuple[Any, ...], str, str]]
-"""By field: the values that ask for nothing, what is wrong with any other, and what to do."""
+"""By field: (values that ask for nothing, what is wrong with any other value, what to do)."""
 
 
 def _list_services(*names: str) -> Refusals:
-    told = "asks for a service that only the protocol's owner has"
-    return {name: (([],), f"{name} {told}", "leave it out") for name in names}
+    problem = "asks for a service that only the protocol's owner has"
+    return {name: (([],), f"{name} {problem}", "leave it out") for name in names}
 
 
 _NO_CALL: tuple[Any, ...] = ([], "none", "auto")
@@ -72,21 +72,21 @@ _REFUSED: Mapping[str, Refusals] = {
     MESSAGES: _list_services("mcp_servers", "container"),
     f"{MESSAGES}/count_tokens": _list_services("mcp_servers", "container"),
 }
-"""Fields that no model can obey here, by route."""
+"""Fields that are refused for any model, by route."""
 _BILLING = "x-anthropic-billing-header:"
 _HEADER = re.compile(
     rf"{_BILLING}[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?|^{_BILLING}.*\n?", re.MULTILINE
 )
-"""Instructions may follow its last pair on the same line."""
+"""Its pairs of key and value. Instructions may follow the last one on the same line."""
 _COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
 _ROLES = ("system", "developer")
-"""Roles of instructions. A tuple: a role may be anything that JSON is."""
+"""Roles of instructions. A tuple, since a role that is no text may not be hashable."""
 
 
 def normalize(path: str, body: dict[str, Any], model: ModelSpec) -> None:
     """Change a body for `model` into the form that the handlers read.
 
-    Raises RequestError for what can't be done and must not be passed over.
+    Raises RequestError for what can't be done and must not be ignored.
     """
     for name in [name for name, value in body.items() if value is None]:
         del body[name]
@@ -110,8 +110,8 @@ def normalize(path: str, body: dict[str, Any], model: ModelSpec) -> None:
 
 
 def _drop_nulls(turn: Any) -> Any:
-    """A message or item without the fields that a client's library writes as null. The arguments of
-    a call keep their nulls."""
+    """A message or item without the fields that a client's library writes as null. A null content
+    stays, and so do nulls in the arguments of a call."""
     if not isinstance(turn, dict):
         return turn
     kept = {name: value for name, value in turn.items() if value is not None}
@@ -155,7 +155,7 @@ def _demands_call(choice: Any) -> bool:
 
 
 def give_schemas(path: str, body: Mapping[str, Any]) -> None:
-    """Let every tool say that its arguments are an object. Else a grammar allows any JSON."""
+    """Let every tool say that its arguments are an object. Otherwise a grammar allows any JSON."""
     for tool in _list_tools(body):
         kind = tool.get("type", "custom")
         if path.startswith(MESSAGES):
@@ -171,7 +171,7 @@ def give_schemas(path: str, body: Mapping[str, Any]) -> None:
 
 
 def _complete(schema: Any) -> Any:
-    """A schema of arguments. Some clients write its empty parts as null."""
+    """A schema of arguments that says they are an object, without parts that are null."""
     if schema is None:
         return dict(NO_ARGUMENTS)
     if not isinstance(schema, dict):
@@ -191,7 +191,7 @@ def _list_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def refuse_fields(body: Mapping[str, Any], refused: Refusals) -> None:
-    """Raises RequestError for a field that would change an answer and can't."""
+    """Raises RequestError for the first field that asks for what can't be done."""
     for field, (neutral, problem, hint) in refused.items():
         value = body.get(field)
         if value is not None and value not in neutral:
@@ -204,8 +204,12 @@ def refuse_tools(path: str, body: dict[str, Any]) -> None:
     choice = body.get("tool_choice")
     chosen = choice.get("type") if isinstance(choice, Mapping) else None
     tools = _list_tools(body)
-    if path == RESPONSES and chosen != _HABIT and any(tool.get("type") in _OWN for tool in tools):
-        hosted = [tool for tool in tools if tool.get("type") == _HABIT]
+    if (
+        path == RESPONSES
+        and chosen != _WEB_SEARCH
+        and any(tool.get("type") in _CLIENT_KINDS for tool in tools)
+    ):
+        hosted = [tool for tool in tools if tool.get("type") == _WEB_SEARCH]
         body["tools"] = [tool for tool in body["tools"] if tool not in hosted]
     for tool in _list_tools(body):
         kind = tool.get("type")
@@ -214,7 +218,7 @@ def refuse_tools(path: str, body: dict[str, Any]) -> None:
         name = repr(shorten(kind))
         if path == CHAT and kind != "function":
             problem, hint = f"a tool of the kind {name} can't be called here", "give a function"
-        elif path == RESPONSES and kind not in _OWN:
+        elif path == RESPONSES and kind not in _CLIENT_KINDS:
             problem = f"the tool {name} is one that OpenAI runs"
             hint = "leave it out, or give a function of your own"
         elif path.startswith(MESSAGES) and kind != "custom" and "input_schema" not in tool:
@@ -226,7 +230,7 @@ def refuse_tools(path: str, body: dict[str, Any]) -> None:
 
 
 def refuse_many(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for more prompts than are generated at once: to wait would not help."""
+    """Raises RequestError for more texts than can be generated at once: waiting would not help."""
     prompts = body.get("prompt")
     if not isinstance(prompts, list) or not all(isinstance(p, str | list) for p in prompts):
         return
@@ -244,7 +248,7 @@ def refuse_many(body: Mapping[str, Any]) -> None:
 
 
 def move_format(body: dict[str, Any]) -> None:
-    """Put the format of messages where it is read, from where it first was."""
+    """Move `output_format`, the first name of the field, to `output_config.format`."""
     given = body.pop("output_format", None)
     config = body.setdefault("output_config", {}) if given is not None else None
     if isinstance(config, dict):
@@ -254,7 +258,7 @@ def move_format(body: dict[str, Any]) -> None:
 def drop_budgets(body: dict[str, Any]) -> None:
     """Leave out the budget of thinking that agents send to any model.
 
-    Raises RequestError for vLLM's own field, which nobody sends by habit.
+    Raises RequestError for vLLM's own field, `thinking_token_budget`, which agents do not send.
     """
     budget = read_int(body, "thinking_token_budget")
     if budget is not None and budget >= 0:
@@ -269,9 +273,10 @@ def drop_budgets(body: dict[str, Any]) -> None:
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> None:
-    """Lower a limit of tokens that no context of `most` tokens can reach.
+    """Lower each limit of tokens to `most`, the model's context.
 
-    Coding agents ask any model for as many as the largest can write. vLLM's handlers refuse that.
+    Coding agents ask any model for as many tokens as the largest one can write, which vLLM's
+    handlers refuse.
     """
     above = [name for name in LIMITS if (read_int(body, name) or 0) > most]
     for name in above:
@@ -293,13 +298,13 @@ def read_int(body: Mapping[str, Any], name: str) -> int | None:
 
 
 def steady(text: str) -> str:
-    """Instructions without what changes in each request."""
+    """Remove what changes in each request from instructions."""
     return _COUNTDOWN.sub("", _HEADER.sub("", text))
 
 
 def steady_prompt(body: dict[str, Any]) -> None:
-    """Leave what changes out of the instructions of a request of any protocol, and parts and
-    messages that hold nothing else."""
+    """Remove what changes in each request from the instructions of a body of any protocol, and
+    parts and messages that hold nothing else."""
     for holder, name in _list_places(body):
         value = holder[name]
         if isinstance(value, str):
@@ -328,7 +333,7 @@ def _instructs(turn: Any) -> bool:
 
 
 def _steady_part(part: Any) -> Any:
-    """A part of a text, or None where nothing is left of it."""
+    """A part of instructions without what changes; None where no text is left."""
     if not isinstance(part, dict) or not isinstance(part.get("text"), str):
         return part
     text = steady(part["text"])

@@ -47,7 +47,7 @@ _KINDS = {
 
 
 def build_messages_error(error: Mapping[str, Any], status: int) -> dict[str, Any]:
-    """An error in Anthropic's form. error: the object in the body of an answer. A message about a
+    """An error in Anthropic's form. error: the `error` object of an answer. A message about a
     conversation's length becomes the one that Anthropic's clients know."""
     message = str(error["message"])
     if found := _find_overflow(message):
@@ -62,7 +62,7 @@ def build_messages_error(error: Mapping[str, Any], status: int) -> dict[str, Any
 def build_protocol_error(error: Any, status: int, failure: FlashEdgeError | None) -> dict[str, Any]:
     """An error of vLLM's handlers in our form.
 
-    error: the object in their body. failure: of ours, if it is why they refuse the request.
+    error: the object in their body. failure: our own error, if it is why they refuse the request.
     """
     code = _CODES.get(status, (FlashEdgeError if status >= 500 else RequestError).code)
     if failure is not None and failure.http_status == status:
@@ -98,7 +98,7 @@ def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> 
             return
         body += message.get("body", b"")
         if not message.get("more_body", False):
-            with suppress(ValueError, KeyError, TypeError):  # the empty answer to HEAD
+            with suppress(ValueError, KeyError, TypeError):  # as of the empty answer to HEAD
                 body = dump_json(convert(json.loads(body)["error"], start["status"]))
             start = drop_length(start)
             start["headers"].append((b"content-length", str(len(body)).encode()))
@@ -121,12 +121,12 @@ class StreamFailures:
         self._path = path
         self._send = send
         self._events = 0
-        self._can_fail = False
-        """Whether a stream is open."""
+        self._is_open = False
+        """Whether a stream has begun and not ended."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._can_fail = begins_stream(message)
+            self._is_open = begins_stream(message)
         else:
             body = message.get("body", b"")
             if self._path == RESPONSES:  # its error event has a number
@@ -137,13 +137,13 @@ class StreamFailures:
             elif self._path in (CHAT, COMPLETIONS) and body.startswith(_ERROR_CHUNK):
                 message = {**message, "body": _rewrite_chunk(body, failure)}
             if not message.get("more_body", False):
-                self._can_fail = False
+                self._is_open = False
         await self._send(message)
 
     async def end(self) -> bool:
-        """End a stream that its handler has left. Returns whether there was one to end."""
+        """End a stream of responses that its handler has left. Returns whether there was one."""
         failure = self._request.failure
-        if failure is None or not self._can_fail or self._path != RESPONSES:
+        if failure is None or not self._is_open or self._path != RESPONSES:
             return False
         body = build_error_event(failure, self._path, self._events)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
@@ -160,7 +160,8 @@ def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
-    """The event that ends a stream of messages or responses. number: of the event."""
+    """The event that ends a stream of messages or responses. number: its place among the events
+    of a stream of responses."""
     inner = build_error(error)["error"]
     data: dict[str, Any]
     if path == MESSAGES:

@@ -51,7 +51,8 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
 
 
 def build_score_ask(body: ScoreBody, pair: Pair, *, deterministic: bool) -> ScoreAsk:
-    """deterministic: unless the body sets it. Raises RequestError naming the first wrong field."""
+    """deterministic: for a body that does not set it. Raises RequestError naming the first wrong
+    field."""
     if not body.problem.strip():
         raise RequestError("the problem is empty; give some text", param="problem")
     aggregate = "last" if body.aggregate is None else body.aggregate  # as in a search
@@ -89,7 +90,7 @@ def _read_solutions(body: ScoreBody) -> tuple[Solution, ...]:
 
 
 def describe_scores(ask: ScoreAsk, found: Sequence[SolutionScores]) -> dict[str, Any]:
-    """The answer, in the form of vLLM's."""
+    """The body of the answer, in vLLM's form."""
     tokens = sum(one.tokens for one in found)
     return {
         "id": f"score-{secrets.token_hex(8)}",

@@ -1,6 +1,6 @@
 """The search that a request of one of vLLM's protocols asks for, and what it adds to the answer.
 
-vLLM's handler makes prompt and sampling of the body; how to search is read here.
+vLLM's handler makes the prompt and the sampling from the body. How to search is read here.
 """
 
 from collections.abc import AsyncGenerator, Mapping
@@ -43,15 +43,16 @@ _EFFORTS = {
     "xhigh": (4, False),
     "max": (4, False),
 }
-"""By reasoning effort: the number of paths as a multiple of the usual one, and whether the search
-may end early."""
+"""By reasoning effort: (paths as a multiple of USUAL_PATHS, whether the search may end early). The
+multiples are chosen by hand: from the fewest paths that can disagree to four times the usual."""
 
 
 def _refuse(reason: str, neutral: tuple[Any, ...], *fields: str) -> Refusals:
-    """neutral: the values that change nothing."""
+    """Entries for `fields`. neutral: the values that change nothing."""
     hint = "leave it out, or ask the model without a search"
-    told = "{} can't be used with a search: " + reason
-    return {field: (neutral, told.format(field), hint) for field in fields}
+    return {
+        field: (neutral, f"{field} can't be used with a search: {reason}", hint) for field in fields
+    }
 
 
 _NOISE = "its sampler has no such option"
@@ -70,7 +71,7 @@ _REFUSED: Refusals = {
     **_refuse("POST /v1/runs starts a search in the background", (False,), "background"),
     **_refuse(_END, (), "repetition_detection"),
 }
-"""Fields that mean nothing to a search."""
+"""Fields that a search can't obey."""
 
 
 class ProtocolSearch:
@@ -86,8 +87,8 @@ class ProtocolSearch:
         tags: RequestTags,
         deterministic: bool = False,
     ) -> None:
-        """deterministic: unless the body says. Raises RequestError for what can't be searched for,
-        before anything is sent."""
+        """deterministic: for a body that does not set it. Raises RequestError for what can't be
+        searched for, before anything is sent."""
         self.run_id = create_run_id()
         self.model: str = body["model"]
         self._service = service
@@ -107,6 +108,7 @@ class ProtocolSearch:
             "deterministic": flag if isinstance(flag, bool) else deterministic,
             **apply_effort(_choose_search(body, name), body, pair),
         }
+        # Raises what is wrong with the options before the handler makes the prompt.
         self._build_spec(Problem.from_text("?"), {}, sampling=pair.sampling, max_tokens=None)
 
     def check_admission(self) -> None:
@@ -131,7 +133,7 @@ class ProtocolSearch:
             prompt_ids=prompt.token_ids,
             guidance=prompt.guidance,
         )
-        if prompt.choices > 1:  # they are paths of the search, which has to complete as many
+        if prompt.choices > 1:  # choices are paths, so an early exit could leave too few
             spec = replace(spec, early_exit=None)
         if prompt.choices > spec.n:
             raise RequestError(
@@ -143,12 +145,12 @@ class ProtocolSearch:
         return self._follow(self._handle, prompt.choices)
 
     def leave(self) -> None:
-        """The HTTP request is over: cancel the run, unless it is over too."""
+        """Cancel the run, unless it is over: the HTTP request has ended."""
         if self._handle is not None:
             self._handle.cancel(DISCONNECTED)
 
     def _build_spec(self, problem: Problem, usual: Mapping[str, Any], **fields: Any) -> Request:
-        """usual: options that the request may change."""
+        """usual: options that count where the request sets none."""
         search = {**usual, **self._search}
         return build_run_spec(problem, search, self._pair, seed=self._seed, **fields)
 
@@ -178,10 +180,10 @@ class ProtocolSearch:
 
 
 def _refuse_budget(body: Mapping[str, Any], usual: int) -> None:
-    """Raises RequestError for a budget of thinking that a path could exceed. Agents send one that
-    leaves a token for the answer, which limits nothing.
+    """Raises RequestError for a budget of thinking that a path could exceed. The one that agents
+    send leaves a single token for the answer, so it limits nothing.
 
-    usual: tokens of a path whose request has no limit.
+    usual: the most tokens of a path where the request sets no limit.
     """
     most = max((limit for name in LIMITS if (limit := read_int(body, name))), default=usual)
     thinking = body.get("thinking")
@@ -216,8 +218,8 @@ def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
 
 
 def apply_effort(search: dict[str, Any], body: Mapping[str, Any], pair: Pair) -> dict[str, Any]:
-    """Let the request's reasoning effort choose what the search leaves open: the number of paths,
-    and whether it may end early."""
+    """Let the request's reasoning effort choose what the options leave open: the number of paths,
+    and whether the search may end early."""
     effort = body.get("reasoning_effort")
     for holder in ("reasoning", "output_config"):  # of responses and of messages
         if effort is None and isinstance(body.get(holder), Mapping):
@@ -262,28 +264,28 @@ _LAST_EVENTS = {
     RESPONSES: b'"type":"response.completed"',
     MESSAGES: b'"type":"message_delta"',
 }
-"""What an event that ends a choice contains. A text can't: its quotation marks are escaped."""
+"""What only an event that ends a choice contains: quotation marks within texts are escaped."""
 
 
 def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
     """A `send` that adds to an answer what only a search has: its id in the header
     X-FlashEdge-Run, and the `flashedge` object in the whole answer, or in the first event of a
     stream that ends a choice. Errors and counts of tokens stay as they are."""
-    is_stream, is_added = False, False
+    is_stream, is_done = False, False
 
     async def adding(message: Message) -> None:
-        nonlocal is_stream, is_added
+        nonlocal is_stream, is_done
         if message["type"] == "http.response.start":
             if path not in _LAST_EVENTS or message["status"] != 200:
-                is_added = True
+                is_done = True
             else:
                 is_stream = begins_stream(message)
                 message = drop_length(message)
                 message["headers"].append((b"x-flashedge-run", search.run_id.encode()))
-        elif not is_added and search.result is not None and (body := message.get("body")):
+        elif not is_done and search.result is not None and (body := message.get("body")):
             mark = b"{" if not is_stream else _LAST_EVENTS[path]
             if mark in body:
-                is_added = True
+                is_done = True
                 message = {**message, "body": _insert(body, mark, search.result, is_stream)}
         await send(message)
 
@@ -291,9 +293,9 @@ def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
 
 
 def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool) -> bytes:
-    """Put the object first in the JSON object of the whole body, or of the event with the mark.
+    """Put `flashedge` first in the JSON object of the whole body, or of the event with the mark.
 
-    /v1/runs/{run_id} has the rest of the result.
+    It holds part of the result; GET /v1/runs/{run_id} has all.
     """
     start = 0
     if is_stream:  # JSON has no line breaks, so only a line of the stream begins so

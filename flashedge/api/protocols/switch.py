@@ -1,7 +1,7 @@
 """Sends requests of the protocols that agents speak to vLLM's own handlers. Plain ASGI, behind the
 guard.
 
-What a request asks of the scheduler, and which search it asks for, is read here first.
+What a request asks of the scheduler, and which search it names, are read here first.
 
 | tag | where it stands |
 |---|---|
@@ -39,7 +39,7 @@ SOLUTION_FIELDS = frozenset({"problem", "solution", "steps"})
 PAIR_FIELDS = frozenset({"text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"})
 """The fields of vLLM's own requests for scores."""
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
-"""A key only: within a text of JSON, quotation marks are escaped."""
+"""The key of JSON. Within a text its quotation marks would be escaped."""
 
 
 class ProtocolSwitch:
@@ -48,7 +48,7 @@ class ProtocolSwitch:
     def __init__(
         self, app: ASGIApp, *, service: Service, pairs: ServablePairs, steady: bool
     ) -> None:
-        """steady: whether what changes in each request is left out of its instructions."""
+        """steady: the feature `steady_prompts`."""
         self._app = app
         self._steady = steady
         self._service = service
@@ -86,14 +86,14 @@ class ProtocolSwitch:
                 sse.keep_alive(send) as sending,
             ):
                 answer = StreamFailures(request, scope["path"], sending)
-                telling = rewrite_error(
+                rewriting = rewrite_error(
                     answer.send,
-                    lambda told, status: build_protocol_error(told, status, request.failure),
+                    lambda error, status: build_protocol_error(error, status, request.failure),
                 )
                 if tags.deterministic and search is None:  # a search waits in its run
                     await served.wait_tested()
                 try:
-                    await served.protocols(scope, receive, _translate(scope, telling))
+                    await served.protocols(scope, receive, _translate(scope, rewriting))
                 except Exception:  # the handler may have left its stream open
                     if not await answer.end():
                         raise
@@ -168,7 +168,7 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
 
 
 def ends_with_prefill(body: Mapping[str, Any]) -> bool:
-    """Whether the last of a request's messages begins the answer: a text of the assistant's."""
+    """Whether a request's last message is the assistant's text, which the answer continues."""
     turns = body.get("messages")
     last = turns[-1] if isinstance(turns, list) and turns else None
     if not isinstance(last, Mapping) or last.get("role") != "assistant":
@@ -181,13 +181,13 @@ def ends_with_prefill(body: Mapping[str, Any]) -> bool:
 
 
 def _choose_name(*names: Any) -> str | None:
-    """The first that is a name."""
+    """The first value that is a name, cut to a bounded length."""
     return next((shorten(n) for n in names if isinstance(n, str) and n), None)
 
 
 def _translate(scope: Scope, send: Send) -> Send:
-    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name. Some
-    clients read `reasoning_content`, and vLLM sends `reasoning` only."""
+    """A `send` that adds what vLLM's answers lack: Retry-After with 503, and in chat the thinking
+    as `reasoning_content`, which some clients read in place of `reasoning`."""
     doubles_reasoning = scope["path"] == CHAT
 
     async def translated(message: Message) -> None:

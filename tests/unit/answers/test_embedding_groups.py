@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, BertModel
 from flashedge.answers.workers import embedding_groups as module
 from flashedge.answers.workers.embedding import Embedder
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups, build_embedding_groups
-from flashedge.answers.workers.line_worker import package_parent
+from flashedge.answers.workers.line_worker import find_package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.folders import resolve_model
@@ -74,7 +74,7 @@ def test_text_past_the_models_limit_is_ignored(embedder: Embedder) -> None:
 def test_groups_have_the_threshold_between_any_two(embedder: Embedder) -> None:
     texts = sorted(TEXTS)
     homes = module.group_texts(embedder, texts, 0.97)
-    cosines = embedder.cosines(texts)
+    cosines = embedder.compute_cosines(texts)
     assert 1 < len(set(homes)) < len(texts)
     for i, home in enumerate(homes):
         assert all(cosines[i, j] >= 0.97 for j in range(len(texts)) if homes[j] == home)
@@ -148,7 +148,7 @@ async def test_without_a_worker_words_decide(
 
 def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", module.__name__, str(tmp_path / "none"), "0.5"]
-    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": package_parent()}
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": find_package_parent()}
     done = subprocess.run(command, check=True, **quiet)
     assert "there is no model folder" in json.loads(done.stdout)["failed"]
 

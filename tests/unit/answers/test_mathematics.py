@@ -11,7 +11,7 @@ import pytest
 
 from flashedge.answers.workers import line_worker
 from flashedge.answers.workers import mathematics as grading
-from flashedge.answers.workers.line_worker import LineWorker, package_parent
+from flashedge.answers.workers.line_worker import LineWorker, find_package_parent
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.types import NodeId
 
@@ -203,12 +203,12 @@ async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPat
 def test_the_daemon_imports_nothing_of_the_workers(module: str) -> None:
     heavy = {"math_verify", "sympy", "torch", "transformers", "numpy", "vllm"}
     code = f"import sys, flashedge.answers.workers.{module}; assert not {heavy} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=find_package_parent())
 
 
 def test_the_worker_ends_with_its_parent() -> None:
     command = [sys.executable, "-m", grading.__name__]
-    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": package_parent()}
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": find_package_parent()}
     done = subprocess.run(command, timeout=60, check=True, **quiet)
     assert done.stdout == b'{"ready": true}\n'
 

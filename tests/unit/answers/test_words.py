@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.answers.numbers import find_numbers, numbers_conflict
-from flashedge.answers.pairwise import are_alike, group_by_complete_links, likeness
+from flashedge.answers.pairwise import are_alike, group_by_complete_links, measure_likeness
 from flashedge.answers.spelling import normalize
 from tests.support.paths import DATA
 
@@ -65,11 +65,11 @@ def test_likeness_of_open_ended_text() -> None:
     a = "Sort the list, then scan it once for equal neighbours."
     b = "First sort the list and then scan it once for equal neighbours"
     other = "Use a hash set and return as soon as an element is seen twice."
-    assert likeness(a, a.upper()) == 1.0
-    assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
+    assert measure_likeness(a, a.upper()) == 1.0
+    assert measure_likeness(a, b) == measure_likeness(b, a) > 0.6 > measure_likeness(a, other)
     assert [are_alike(a, b), are_alike(a, other)] == [True, False]
     assert not are_alike("It takes 3 days to get there.", "It takes 4 days to get there.")
-    assert likeness("", "x") == 0.0
+    assert measure_likeness("", "x") == 0.0
 
 
 def test_likeness_on_the_labelled_answers() -> None:
