@@ -31,7 +31,7 @@ _REMOVED = {
     "_ray_cards": "remove it: engines no longer start on a Ray cluster",
     "paths_ahead": "remove it: votes are counted after every path now, and draw no group ahead",
 }
-"""What to do about settings that earlier versions had. A key is the end of their names."""
+"""What users should do about settings that earlier versions had, by the end of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +210,7 @@ def list_settings() -> tuple[Setting, ...]:
 def load_config(
     overrides: Mapping[str, object] = _EMPTY, environ: Mapping[str, str] | None = None
 ) -> Config:
-    """The configuration in force. An override of None counts as not given.
+    """The configuration in force. An override of None and an empty variable count as not given.
 
     Raises ConfigError naming the key, where it stands and the nearest known key. A variable that
     begins with FLASHEDGE_ and resembles no key belongs to another program and is ignored.
@@ -222,7 +222,7 @@ def load_config(
 def trace_settings(
     overrides: Mapping[str, object] = _EMPTY, environ: Mapping[str, str] | None = None
 ) -> Mapping[str, SettingValue]:
-    """The value of every setting and its source. Raises ConfigError like `load_config`."""
+    """The value of every setting and its source, by name. Raises ConfigError like `load_config`."""
     env = os.environ if environ is None else environ
     named = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX)}
     explicit = {k: v for k, v in overrides.items() if v is not None}
@@ -256,7 +256,9 @@ def trace_settings(
                 before = {name: each.value for name, each in found.items()}
                 key, value = translate(key, value, source, before)
             if key not in _SETTINGS or (source == str(file) and not _SETTINGS[key].is_in_file):
-                raise unknown_key(key, source, [s.name for s in list_settings() if s.is_in_file])
+                raise build_key_error(
+                    key, source, [s.name for s in list_settings() if s.is_in_file]
+                )
             parsed = _SETTINGS[key].parse(value, source, onto=found[key].value)
             if given in OLD_SETTINGS:
                 warn(given, source, f'{key} = "{_SETTINGS[key].write(parsed) or ""}"')
@@ -275,12 +277,14 @@ def check_exposure(config: Config) -> None:
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that is most like `name`."""
+    """The known name that is most like `name`; None if none is. cutoff: the least ratio of
+    `difflib`, in [0, 1]."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return close[0] if close else None
 
 
-def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
+def build_key_error(key: str, source: str, known: Iterable[str]) -> ConfigError:
+    """The error for a key of `source` that is not in `known`."""
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
@@ -289,7 +293,7 @@ def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Raises ConfigError when the file can't be read or is not TOML."""
+    """The tables of a file. Raises ConfigError when it can't be read or is not TOML."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

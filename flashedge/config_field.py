@@ -1,4 +1,4 @@
-"""What one field of `Config` is: its name, its type, its limits, and what users read about it."""
+"""One field of `Config`: its name, its type, its limits, and what users read about it."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ _REMOVED_VALUES = {
     ("scheduling_lengths", "text"): "say history: the text model is in the lab "
     "(scripts/bench/lengths), since orders by its predictions were no better"
 }
-"""What to do about values that earlier versions had."""
+"""What users should do about values that earlier versions had, by setting and value."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
 _EXPECTED = {
@@ -62,7 +62,7 @@ class PerEngine(NamedTuple, Generic[T]):
 
 
 def setting(default: object, description: str, *, is_secret: bool = False, **limits: Any) -> Any:
-    """A field of `Config`. limits: those of `Setting`.
+    """A field of `Config`. limits: `at_least`, `at_most` or `choices` of `Setting`.
 
     default: `dataclasses.MISSING` where it depends on the platform.
     """
@@ -80,7 +80,7 @@ class Setting:
     kind: str
     """A key of `_EXPECTED`."""
     default: Any = None
-    """None is "not set"; folders follow the platform."""
+    """None means not set. For folders, it means that the platform decides."""
     description: str = ""
     is_per_engine: bool = False
     """Whether it has a value for each engine."""
@@ -102,7 +102,7 @@ class Setting:
     def parse(self, value: object, source: str, onto: Any = None) -> Any:
         """`value` in the setting's type. source: where it stands, for the error's text.
 
-        onto: the features that `value` changes. None: the defaults.
+        onto: the features that `value` changes. None means the defaults.
         Raises ConfigError naming the setting.
         """
         try:
@@ -146,7 +146,7 @@ class Setting:
         return parsed
 
     def write(self, value: Any) -> str | None:
-        """`value` as users write it. None: it is not set."""
+        """`value` as users write it. None means that it is not set."""
         if self.is_per_engine:
             each = [self._write_one(one) or AUTO for one in value]
             return None if each == [AUTO, AUTO] else ",".join(each)
@@ -167,7 +167,7 @@ class Setting:
         return format_size(limit) if self.kind == "size" else f"{limit:g}"
 
     def _convert(self, value: object, onto: Any) -> Any:
-        """`value` in the setting's type, or None when it has another."""
+        """`value` in the setting's type, or None if it can't be one."""
         if isinstance(value, bool) and self.kind != "boolean":
             return None
         text = value.strip() if isinstance(value, str) else None
@@ -186,7 +186,7 @@ class Setting:
             case "size" if text is not None:
                 return parse_size(text)
             case "number" if isinstance(value, int | float | str):
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError, OverflowError):
                     number = float(value)
                     return number if math.isfinite(number) else None
             case "cards" if isinstance(value, int | str | list | tuple):
@@ -199,7 +199,7 @@ class Setting:
 
 
 def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
-    """The setting that a field of `Config` with type `hint` is."""
+    """The setting of a field of `Config`. hint: the field's type."""
     is_per_engine = typing.get_origin(hint) is PerEngine
     if is_per_engine:
         [hint] = typing.get_args(hint)
@@ -214,7 +214,7 @@ def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
 
 
 def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[str, ...] | None:
-    """One card, several with + between them, or a list. None where one is named twice."""
+    """One card, several with + between them, or a list. None if one is wrong or named twice."""
     entries = re.split("[+,]", value) if isinstance(value, str) else value
     listed = [entries] if isinstance(entries, int) else entries
     names = tuple(str(entry).strip() for entry in listed)
@@ -223,6 +223,7 @@ def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[
 
 
 def _parse_origins(value: str | Iterable[object]) -> tuple[str, ...] | None:
+    """Origins with commas between them, or a list. None if one is wrong."""
     entries = value.split(",") if isinstance(value, str) else value
     origins = tuple(str(entry).strip().lower().removesuffix("/") for entry in entries)
     return origins if all(_ORIGIN.fullmatch(origin) for origin in origins) else None

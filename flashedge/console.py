@@ -1,4 +1,4 @@
-"""A rich console that shows text from outside as text, and the same for the dashboard."""
+"""A rich console that shows text from outside literally, and what the dashboard needs for that."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,10 +11,10 @@ from flashedge.literal import show_literally
 
 
 class LiteralConsole(Console):
-    """No markup, no emoji codes, no highlighting, and control characters are visible.
+    """Prints without markup, emoji codes and highlighting, and makes control characters visible.
 
-    They are replaced in all that is printed: before it is laid out, so that the widths are right,
-    and once more in what comes out.
+    Control characters are replaced before the text is laid out, so that widths are right, and once
+    more in what is printed.
     """
 
     def __init__(self, **options: Any) -> None:

@@ -1,4 +1,5 @@
-"""Every exception that FlashEdge raises deliberately.
+"""The tree of exceptions that FlashEdge raises deliberately. `api.failures` and `runtime.run` add
+a RequestError each.
 
 FlashEdgeError
 ├── ConfigError            a setting, option or file is wrong                exit 2
@@ -6,7 +7,7 @@ FlashEdgeError
 ├── RequestError           the request is wrong                              HTTP 4xx, exit 2
 │   ├── NotFound           no such run, pair or strategy                     HTTP 404
 │   ├── ContextOverflow    the problem or a path exceeds the context         HTTP 400
-│   │   └── PathOverflow   a path exceeds the verifier's; it scores 0        no answer of its own
+│   │   └── PathOverflow   a path exceeds the verifier's; it scores 0        no HTTP answer
 │   ├── QueueFull          too many runs wait                                HTTP 503, exit 6
 │   └── Conflict           the run's state does not allow the request        HTTP 409
 ├── EngineError            an engine failed                                  HTTP 5xx, exit 3
@@ -24,7 +25,8 @@ from __future__ import annotations
 
 
 class FlashEdgeError(Exception):
-    """The base of all. `str(error)` is one line for users; `hint` says what to do, if known."""
+    """`str(error)` is one line for users. `hint` says what to do and `param` names the field or
+    setting that is wrong, if known."""
 
     exit_code = 1
     http_status = 500
@@ -37,6 +39,7 @@ class FlashEdgeError(Exception):
 
     @property
     def line(self) -> str:
+        """The message and the hint in one line."""
         return f"{self}; {self.hint}" if self.hint else str(self)
 
 
@@ -66,7 +69,7 @@ class ContextOverflow(RequestError):
 
 
 class PathOverflow(ContextOverflow):
-    """A path outgrew the verifier's context, which held its problem."""
+    """A path outgrew the verifier's context. Its problem alone fits."""
 
     code = "path_overflow"
 
@@ -131,6 +134,6 @@ class StoreError(FlashEdgeError):
 
 
 def list_error_types() -> tuple[type[FlashEdgeError], ...]:
-    """The classes of this module: those that a client can receive from the daemon."""
+    """The classes of this module, whose codes a client can receive from the daemon."""
     kinds = (k for k in globals().values() if isinstance(k, type))
     return tuple(k for k in kinds if issubclass(k, FlashEdgeError))

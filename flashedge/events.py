@@ -1,4 +1,4 @@
-"""What happens in a run, as numbered events: all that dashboard, SSE stream and run store read."""
+"""What happens in a run, as events. Dashboard, SSE stream and run store read nothing else."""
 
 import dataclasses
 import functools
@@ -16,6 +16,7 @@ class RunStarted:
     config: Mapping[str, Any]
     """The request with all its defaults filled in."""
     queue_s: float
+    """How long the run waited in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class PromptRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far nodes have generated. Sent at most ten times a second, and not stored."""
+    """How many tokens nodes have generated. Sent at most ten times a second, and not stored."""
 
     tokens: tuple[tuple[NodeId, int], ...]
     """(node, tokens so far)."""
@@ -78,12 +79,12 @@ class NodesMarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsEnded:
-    """MCTS rollouts ended, in these nodes. Visits and mean values of all nodes follow from
-    these events."""
+    """MCTS rollouts ended. The visits and mean values of all nodes follow from these events."""
 
     nodes: tuple[NodeId, ...]
+    """The node in which each rollout ended."""
     futile: int = 0
-    """Further rollouts, which were cut."""
+    """Number of further rollouts, which were cut as futile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +95,12 @@ class RolloutsAllowed:
     """Expansions that the search had taken before. With the seed these events fix the tree."""
     rollouts: int
     of: int
-    """Rollouts that all boosted runs may have together. 0: not known."""
+    """Rollouts that all boosted runs may have together. 0 if not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsInFlight:
-    """Other MCTS rollouts are in flight than before. Only runs that may have several send it."""
+    """The MCTS rollouts in flight have changed. Only runs that may have several send it."""
 
     flights: tuple[tuple[int, NodeId], ...]
     """(number, node) of each, numbered in the order of launch; the node is the one that it expands
@@ -110,7 +111,8 @@ class RolloutsInFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
-    """How sure the run is at a checkpoint. A run that no policy may stop sends all at its end."""
+    """How sure the run is at a checkpoint. A run that no policy may stop sends all of them at its
+    end."""
 
     certainty: float | None
     """1 - normalized entropy of the answers so far, or the consistency of a chain's probes. In [0,
@@ -164,7 +166,7 @@ class KvSplitChanged:
     """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
     predicted_s: float
     curves: str
-    """The source of the cost curves, in words."""
+    """The source of the cost curves by which the split was chosen, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,8 +231,8 @@ _KINDS: Mapping[str, type] = {k.__name__: k for k in typing.get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: a result holds its
-    whole tree."""
+    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: a result is
+    large, since it holds the whole tree."""
     return {"type": type(event).__name__, **_list_fields(event)}
 
 
@@ -239,7 +241,8 @@ def _list_fields(record: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Mappings hold plain values already, and so does a sequence that begins with one."""
+    """Write dataclasses as dicts. Mappings are plain already, and so are sequences that begin with a
+    plain value."""
     if isinstance(value, (list, tuple)):
         is_plain = not value or isinstance(value[0], str | int | float)
         return value if is_plain else type(value)(map(_to_plain, value))

@@ -1,4 +1,4 @@
-"""Show text from outside as text: no character of it acts on a terminal.
+"""Show text from outside literally, so that no character of it acts on a terminal.
 
 Problems, answers, names and messages come from models, tools and users. A terminal obeys control
 characters in them: they rename its window, fill its clipboard, or move what it draws. Each is shown
@@ -20,13 +20,14 @@ _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
 _JOINER = "\u200d"
 _LONE_JOINER = re.compile(f"(?<!\\S){_JOINER}|{_JOINER}(?!\\S)")
-"""One next to a blank or to nothing. rich counts the blank as joined, and lines get longer."""
+"""A joiner that has no character on one side. rich takes a blank there for joined, so that lines
+get too long."""
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-"""What turns the direction of the text around it."""
+"""Characters that change the direction of the text around them."""
 
 
 def _build_table() -> Mapping[int, str]:
-    """The control pictures of Unicode where there is one, `␤` for line ends, `�` for the rest."""
+    """What is shown for each: its picture in Unicode if it has one, `␤` for line ends, else `�`."""
     shown = dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *HALVES), "�")
     shown |= {code: chr(0x2400 + code) for code in range(0x20)}
     shown |= {0x7F: "␡"} | dict.fromkeys(_LINE_ENDS, "␤")
@@ -56,9 +57,9 @@ def show_literally(text: str) -> str:
 
 
 def show_in_line(text: str) -> str:
-    """The same in one line: newlines, tabs and runs of blanks are one blank.
+    """The same in one line: each run of newlines, tabs and blanks becomes one blank.
 
-    Joiners go: the blanks that fill a line would count as joined to the character before one.
+    Joiners are removed, since rich takes the blanks that fill a line for joined to one at its end.
     """
     return " ".join(show_literally(text).replace(_JOINER, "").split())
 
@@ -91,5 +92,5 @@ class PieceJoiner:
 
 
 def format_json(value: Any, indent: int | None = None) -> str:
-    """The value as JSON that is text to a terminal, too: what acts in its strings is escaped."""
+    """The value as JSON in which characters that act on a terminal are escaped."""
     return json.dumps(value, indent=indent, ensure_ascii=False).translate(_JSON_ESCAPES)

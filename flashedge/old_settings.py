@@ -1,4 +1,4 @@
-"""The names that settings had before they were grouped: to be removed with the next version."""
+"""The names that settings had before they were grouped. The next version will not read them."""
 
 import warnings
 from collections.abc import Container, Mapping
@@ -9,7 +9,7 @@ from flashedge.config_field import Setting
 from flashedge.optimizations import FEATURES
 
 _TABLES = ("clusters", "scheduling")
-"""Tables of config.toml whose keys are fields that begin with the table's name now."""
+"""Former tables of config.toml. The table's name now begins the name of each setting in them."""
 _TOP = {"fused_sampling", "async_scheduling", "second_runner", "verifier_graphs", "steady_prompts"}
 _OLD_FEATURES = {name if name in _TOP else f"scheduling_{name}": name for name in FEATURES}
 OLD_SETTINGS: Mapping[str, Setting] = {
@@ -27,12 +27,13 @@ class OldSetting(FutureWarning):
 
 
 def find_new_name(old: str) -> str:
-    """The setting that holds the value of an old one."""
+    """The setting that holds the value of an old one now."""
     return "features" if old in _OLD_FEATURES else old.partition("_")[2]
 
 
 def translate(key: str, value: object, source: str, before: Mapping[str, Any]) -> tuple[str, Any]:
-    """The setting that an old name means, and its value: that of `before` with this part changed.
+    """The setting that an old name means now, and its value: the one in `before` with the old
+    setting's part changed. before: the values of all settings by name.
 
     Raises ConfigError for a wrong value.
     """
@@ -43,7 +44,8 @@ def translate(key: str, value: object, source: str, before: Mapping[str, Any]) -
 
 
 def flatten_tables(file: Mapping[str, Any], path: Path, known: Container[str]) -> dict[str, Any]:
-    """The keys of config.toml: `model` of the table [clusters] is `clusters_model`."""
+    """The settings in config.toml, with a warning for each in a former table: `model` of the table
+    [clusters] is `clusters_model`. known: the names of settings."""
     found: dict[str, Any] = {}
     for key, value in file.items():
         if key not in _TABLES or not isinstance(value, dict):
@@ -58,7 +60,7 @@ def flatten_tables(file: Mapping[str, Any], path: Path, known: Container[str]) -
 
 
 def remove_old(document: Any, name: str) -> bool:
-    """Remove the old spellings of a setting from a TOML document. Whether there were some."""
+    """Remove the old spellings of a setting from a TOML document. Returns whether it had any."""
     names = [name, *(old for old in OLD_SETTINGS if find_new_name(old) == name)]
     found = False
     for old in names:

@@ -22,7 +22,7 @@ def feature(default: bool | None, description: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The setting `features`: what is on or off. Written as the changes to the defaults."""
+    """The setting `features`: what is on or off. Users write the changes to the defaults."""
 
     prefix_order: bool = feature(
         True, "Submit paths of a level that share KV to the engines next to each other."
@@ -118,8 +118,8 @@ class Features:
     """Ours."""
 
     def change(self, given: object) -> Features | None:
-        """These with the changes of "speculation=off,lookahead=on" or of a mapping; None when a
-        name or a value is unknown."""
+        """These features with the changes of "speculation=off,lookahead=on" or of a mapping; a
+        whole `Features` replaces them. None when a name or a value is unknown."""
         if isinstance(given, Features):
             return given
         if isinstance(given, str):
@@ -130,7 +130,7 @@ class Features:
         return replace(self, **given) if all(isinstance(v, bool) for v in given.values()) else None
 
     def list_changes(self) -> dict[str, bool]:
-        """What differs from the defaults."""
+        """The features that differ from the defaults."""
         found = {name: getattr(self, name) for name in FEATURES}
         return {name: on for name, on in found.items() if on is not FEATURES[name].default}
 
@@ -144,12 +144,12 @@ FEATURES: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizations:
-    """Which optimizations a run uses, by default on a GPU. `Features` says what each does."""
+    """Which optimizations a run uses. `Features` says what each does."""
 
     suffix_scoring: bool = True
-    """Score only the new step of a path, and end steps inside the engine. Ours. Without it the
-    engines are their stock twins, but with `speculation` only the verifier is: the stock generator
-    drafts nothing. Baseline runs and measurements switch it off."""
+    """Score only the new step of a path, and end steps inside the engine. Ours. Baseline runs and
+    measurements switch it off: both engines are their stock twins then, or the verifier alone with
+    `speculation`, which the stock generator can't do."""
 
     prefix_order: bool = True
     kv_split: bool = True

@@ -1,6 +1,6 @@
 """Line plots, as a picture (matplotlib) or as text for a terminal (plotext).
 
-The libraries are imported when a plot is drawn, so that no other command waits for them.
+A library is imported when a plot is drawn, so that no other command waits for it.
 """
 
 import math
@@ -11,12 +11,13 @@ from typing import Any
 from flashedge.errors import ConfigError
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
+"""The points (x, y) of each line, by its name."""
 
 SUFFIXES = (".svg", ".png")
 _MARKERS = ("hd", "*", "+", "o", "x", "#", "@", "%")  # distinct without colour
 _SHAPES = "osD^vP"
 _COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-"""Colours that colour-blind readers can distinguish (Okabe and Ito), each with a line style."""
+"""Colours that colour-blind readers can distinguish (Okabe and Ito)."""
 _LINES = ["-", "--", "-.", ":", "-", "--", "-."]
 
 
@@ -33,7 +34,7 @@ def draw_plot(
     marks: Collection[str] = (),
     log: bool = False,
 ) -> None:
-    """Draw named lines, each a sequence of (x, y), into the picture `path`.
+    """Draw the lines of `series` into the picture `path`.
 
     `steps` holds each value until the next x, `diagonal` adds the line y = x, `points` marks every
     point, `log` makes both axes logarithmic, and the series in `marks` are points without a line.
@@ -101,8 +102,8 @@ def draw_text_plot(
     height: int,
     marks: Collection[str] = (),
 ) -> str:
-    """Draw named lines as plain text of `width` columns and `height` rows, without NaN. The series
-    in `marks` are points without a line."""
+    """Draw the lines of `series` as plain text of `width` columns and `height` rows. The series in
+    `marks` are points without a line. Points with NaN or infinity are left out."""
     import plotext
 
     plotext.terminal.limit(False, False)  # keeps the given size on any terminal

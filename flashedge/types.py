@@ -13,12 +13,14 @@ Judges = Literal["steps", "answers"]
 """What one score of a verifier is about: a step of a path, or a whole answer."""
 
 MAX_SEED = 2**63 - 1
+"""The largest signed integer of 64 bits."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""
 
 THINK_TAIL_TOKENS = 16
-"""Length of a prompt's end in which a chat template may open the thinking."""
+"""Tokens of a prompt's end in which a chat template may open the thinking. Chosen by hand: the tag
+and a line break take a few, and further back a user's text could hold the tag."""
 
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
@@ -45,9 +47,9 @@ STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 `search.step_rules.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
 (`search.step_rules.EntropyRule`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
-"""Defaults of the rule entropy: nats, and the least tokens of a step."""
+"""Defaults of the rule entropy: the nats that end a step, and the least tokens of a step."""
 MAX_STEP_ENTROPY = 3.0
-"""Nats. `search.step_rules` estimates at most 3.04."""
+"""The largest `step_entropy`, in nats. `search.step_rules` estimates at most 3.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +117,14 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
+    """What one expansion generated."""
+
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     """Shape (num_tokens,): natural log under the model's distribution at temperature 1."""
     text: str
     steps: tuple[str, ...]
-    """The texts of the segment's steps, at least one. The last may be cut (STEP_LIMIT)."""
+    """The texts of the segment's steps, at least one. The last one may be cut (STEP_LIMIT)."""
     finish: FinishReason
 
 
@@ -130,7 +134,9 @@ class Vote:
 
     answer: str
     weight: float
+    """Sum of the scores of its paths."""
     count: int
+    """Number of its paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +151,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What was drafted before the search asked for it: steps, and paths ahead."""
+    """What was drafted before the search asked for it: steps and whole paths."""
 
     drawn_tokens: int = 0
-    """Tokens drafted beyond the ends of steps, or of paths that no node had asked for yet."""
+    """Tokens drafted beyond the ends of steps, or of paths not yet asked for."""
     kept_tokens: int = 0
     """Those that became part of the tree."""
     kept_steps: int = 0

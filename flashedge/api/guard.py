@@ -113,7 +113,7 @@ class Guard:
             )
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body, None when the client disconnects. Raises Refusal if it is late or long."""
+        """The whole body, or None when the client disconnects. Raises Refusal."""
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_bytes:
             raise self._too_large()

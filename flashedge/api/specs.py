@@ -164,5 +164,5 @@ def shorten(name: str) -> str:
 
 
 def limit_priority(priority: int) -> int:
-    """Bound a priority below 2**30, which is that of drafts: an engine short of KV drops them first."""
+    """Bound a priority. Drafts have 2**30, so an engine that lacks KV drops them first."""
     return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))

@@ -114,7 +114,7 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
             continue  # of unknown shape until it is pulled, or not to be spread over the cards
         if need.fits(place):
             paths = need.count_paths(place, pair.max_path_tokens)
-            room = {"kv_bytes": need.kv_bytes(place), "paths": paths}
+            room = {"kv_bytes": need.sum_rooms(place), "paths": paths}
             found.append({**_describe(pair, config), "room": room})
     if as_json:
         output.print_json(found)
@@ -250,7 +250,7 @@ def _describe_memory(pair: Pair, config: Config) -> str:
     parts = f"weights {format_size(sum(need.weights))}, engines {format_size(overhead)} (estimate)"
     if card is None:
         return f"{parts}; fits no card of {SHOP_CARDS[-1].name}"
-    return f"{parts}; an idle card of {card.name} leaves {format_size(need.kv_bytes(card))} for KV"
+    return f"{parts}; an idle card of {card.name} leaves {format_size(need.sum_rooms(card))} for KV"
 
 
 def pull_from_hub(spec: ModelSpec, config: Config) -> Path:

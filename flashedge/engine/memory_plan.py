@@ -115,7 +115,7 @@ def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePai
     """Keep a measurement for later starts. Raises StoreError, and as
     `compute_profile_fingerprint`."""
     fingerprint = compute_profile_fingerprint(pair, config)
-    parts = [engine.parts() for engine in engines]
+    parts = [engine.list_parts() for engine in engines]
     try:
         save_memory(_locate(pair, config), fingerprint, sequences, parts)
     except ProfileError as error:

@@ -15,12 +15,13 @@ from flashedge.models.specs import STORED_BYTES, ModelSpec, Pair
 
 
 def find_pair_shapes(pair: Pair, config: Config) -> tuple[ModelShape, ModelShape]:
+    """The shapes of (generator, verifier). Raises CheckpointError like `find_shape`."""
     return find_shape(pair.generator, config), find_shape(pair.verifier, config)
 
 
 def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
-    """The shape by the model's files if they are here and whole, else by models.toml. Raises
-    CheckpointError when neither tells it."""
+    """The shape by the model's files if they are complete on this machine, else by models.toml.
+    Raises CheckpointError when neither tells it."""
     known = spec.architecture
     if locate_model(spec, config) is not None:
         try:
@@ -51,7 +52,7 @@ def load_shape(spec: ModelSpec, config: Config) -> ModelShape:
 def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
     """The shape by the files in `folder`. Raises CheckpointError when a figure is missing.
 
-    The entry's `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin).
+    Weights without headers (pytorch_model.bin) have the size that the entry's `weights_bytes` says.
     """
     config, size = read_json(folder / "config.json"), STORED_BYTES.get(spec.dtype, 2)
     quantized = config.get("quantization_config")
@@ -75,7 +76,7 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
             intermediate=config.get("intermediate_size"),
             vocab=config.get("vocab_size"),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(f"{folder}/config.json does not tell the model's shape") from error
     if not params:
         raise CheckpointError(
@@ -99,10 +100,12 @@ def count_weights(
     dtype_bytes: int,
     is_fp8: bool = False,
 ) -> tuple[int, int]:
-    """Return (weights, bytes that they take when they are loaded).
+    """Return (number of weights, bytes that they take when they are loaded).
 
-    Floats are loaded in `dtype_bytes` each, with is_fp8 the matrices of all layers in 8 bits. A
-    quantized checkpoint packs several weights into one integer and is loaded as it is stored.
+    Floats are loaded in `dtype_bytes` each. With is_fp8, the matrices of all layers are loaded in
+    one byte for each weight. A quantized checkpoint packs several weights into one integer and is
+    loaded as it is stored.
+    tensors: headers of `read_tensors`.
     quantized: `quantization_config` of the model's config.json, if it has one.
     """
     bits = _find_bits(quantized)
@@ -123,7 +126,7 @@ def count_weights(
 
 
 def _find_bits(quantized: Mapping[str, Any] | None) -> int:
-    """Bits of a packed weight: as AWQ and GPTQ name them, or as compressed-tensors does."""
+    """Bits of a packed weight, as AWQ, GPTQ or compressed-tensors name them; 8 if none does."""
     found = dict(quantized or {})
     for group in (found.get("config_groups") or {}).values():
         found = {**(group.get("weights") or {}), **found}

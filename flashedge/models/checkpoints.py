@@ -1,5 +1,5 @@
-"""Checks of a model's folder before an engine loads it, by JSON files and the headers of
-safetensors files only: a few milliseconds, without torch."""
+"""Checks of a model's folder before an engine loads it. They take milliseconds: only JSON files and
+the headers of safetensors files are read, without torch."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -94,7 +94,7 @@ def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
     return {
         name: tensor
         for file in sorted(path.glob("*.safetensors"))
-        for name, tensor in _header(file).items()
+        for name, tensor in _read_header(file).items()
         if name != "__metadata__"
     }
 
@@ -114,7 +114,8 @@ def _check_architecture(path: Path, config: Mapping[str, Any], family: str | Non
 
 
 def _check_weights(path: Path) -> int | None:
-    """Returns the rows of the embedding, or None without a safetensors header that holds them."""
+    """Check that all weights are here. Returns the rows of the embedding, None if no header of
+    safetensors has them."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = path / f"{name}.index.json"
         files = set(read_json(index).get("weight_map", {}).values()) if index.is_file() else {name}
@@ -128,7 +129,7 @@ def _check_weights(path: Path) -> int | None:
         if not shard.is_file():
             raise CheckpointError(f"{path}: {shard.name} is missing", hint="pull the model again")
         if shard.suffix == ".safetensors":
-            header = _header(shard)
+            header = _read_header(shard)
             shapes = (header[n].get("shape") for n in _EMBEDDINGS if n in header)
             rows = next((s[0] for s in shapes if s), rows)
         else:
@@ -136,22 +137,23 @@ def _check_weights(path: Path) -> int | None:
     return rows
 
 
-def _header(file: Path) -> dict[str, Any]:
+def _read_header(file: Path) -> dict[str, Any]:
     """A safetensors file's header, checked against the file's length."""
     _refuse_pointer(file)
     cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            if not 0 < length < 1 << 28:
+            if not 0 < length < 1 << 28:  # safetensors itself allows 100 MB
                 raise cut
             header = json.loads(opened.read(length))
+        ends = [t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"]
+        is_whole = 8 + length + max(ends, default=0) == file.stat().st_size
     except OSError as error:
         raise CheckpointError(f"can't read {file}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, AttributeError, TypeError, LookupError) as error:
         raise cut from error
-    ends = [t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"]
-    if 8 + length + max(ends, default=0) != file.stat().st_size:
+    if not is_whole:
         raise cut
     return dict(header)
 
@@ -175,6 +177,7 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             hint="the tokenizer belongs to another model; pull the model again",
         )
     for token in tokens:
+        # A vocabulary has the token as it is, or as SentencePiece or byte-level BPE write it.
         by_bytes = token.replace(" ", "Ġ").replace("\n", "Ċ")
         spellings = {token, token.replace(" ", "▁"), by_bytes, f"▁{token}", f"Ġ{by_bytes}"}
         if vocabulary.keys().isdisjoint(spellings):
@@ -201,9 +204,13 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def _refuse_pointer(file: Path) -> None:
-    with file.open("rb") as opened:
-        if opened.read(len(_POINTER)) == _POINTER:
-            raise CheckpointError(
-                f"{file} is a git-lfs pointer, not the file itself",
-                hint=f"run git lfs pull in {file.parent}",
-            )
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(len(_POINTER))
+    except OSError as error:
+        raise CheckpointError(f"can't read {file}: {error.strerror}") from error
+    if start == _POINTER:
+        raise CheckpointError(
+            f"{file} is a git-lfs pointer, not the file itself",
+            hint=f"run git lfs pull in {file.parent}",
+        )

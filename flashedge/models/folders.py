@@ -23,7 +23,7 @@ def is_folder(source: str) -> bool:
 
 
 def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
-    """The folder of `source` in the cache `hub`. None when it isn't there."""
+    """The folder of `source` in the cache `hub`; None when it isn't there."""
     top = hub / f"models--{source.replace('/', '--')}"
     name = revision or "main"
     ref = top / "refs" / name
@@ -33,7 +33,8 @@ def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
 
 
 def locate_model(spec: ModelSpec, config: Config) -> Path | None:
-    """The model's folder, unchecked: in FlashEdge's cache, else in Hugging Face's."""
+    """The model's folder, unchecked: in FlashEdge's cache, else in Hugging Face's; None when it is
+    in neither."""
     if is_folder(spec.source):
         folder = Path(spec.source).expanduser()
         return folder if folder.is_dir() else None
@@ -65,6 +66,7 @@ def resolve_model(spec: ModelSpec, config: Config) -> Path:
 
 
 def check_model(folder: Path, spec: ModelSpec) -> None:
+    """Raises CheckpointError at the first thing that is wrong with the model's files."""
     limit = spec.max_model_len
     if isinstance(spec, EmbedderSpec):
         check_embedder(folder)
@@ -76,23 +78,14 @@ def check_model(folder: Path, spec: ModelSpec) -> None:
 
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
-_IGNORED = (
-    "source",
-    "weights_bytes",
-    "parameters",
-    "architecture",
-    "quantized",
-    "tool_parser",
-    "reasoning_parser",
-    "compact_json",
-    "license",
-)
-"""Not part of the fingerprint: the files decide those of the first line, and runs do not use those
-of the second."""
+_BY_FILES = ("source", "weights_bytes", "parameters", "architecture", "quantized")
+"""Fields that are not part of the fingerprint, since the files decide them."""
+_UNUSED = ("tool_parser", "reasoning_parser", "compact_json", "license")
+"""Fields that are not part of the fingerprint, since runs do not use them."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
-"""Not part of the fingerprint while they are not set, so that the field itself changes none."""
+"""Fields that are part of it only if they are set: older fingerprints stay valid."""
 _SAMPLE_BYTES = 1 << 20
-"""Read at each end of a weights file. Reading 15 GB would take minutes."""
+"""Read at each end of a weights file. Reading 15 GB can take minutes."""
 
 
 def fingerprint_pair(pair: Pair, config: Config) -> str:
@@ -124,11 +117,11 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _hash_model(spec: ModelSpec, folder: Path | None) -> bytes:
-    """Covers the model's source only when its files are not on this machine."""
+    """Hash the model's options and files, or its source if its files are not on this machine."""
     options = {
         name: value
         for name, value in asdict(spec).items()
-        if name not in _IGNORED and (value or name not in _OPTIONAL)
+        if name not in (*_BY_FILES, *_UNUSED) and (value or name not in _OPTIONAL)
     }
     if folder is None:
         options["source"] = spec.source
@@ -140,7 +133,7 @@ def _hash_model(spec: ModelSpec, folder: Path | None) -> bytes:
 
 
 def _hash_file(file: Path) -> bytes:
-    """Reads text files whole, and weights at both ends."""
+    """Hash a text file whole, and a weights file by its size and both ends."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{file.name} {size}".encode())
     with file.open("rb") as data:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from flashedge.config import Config, find_nearest, read_toml, unknown_key
+from flashedge.config import Config, build_key_error, find_nearest, read_toml
 from flashedge.errors import ConfigError, NotFound
 from flashedge.files.versions import FileVersion
 from flashedge.models.specs import (
@@ -37,30 +37,30 @@ _CHOICES = {
     "judge": JUDGED,
     "score_at": ("tag", "before_tag"),
 }
-_MOST = {"step_entropy": MAX_STEP_ENTROPY}
-"""The largest value of numbers that have one. The smallest is 0."""
+_RANGES = {"step_entropy": (0, MAX_STEP_ENTROPY), "temperature": (0, 2), "top_p": (0, 1)}
+"""Least and largest value, as in requests. top_p must be above 0, which would leave no token."""
 _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 T = TypeVar("T")
 
 
 def load_pairs(config: Config) -> Mapping[str, Pair]:
-    """The package's pairs and the user's, parsed again when a file has changed. Raises ConfigError
-    naming file, table and key."""
+    """The package's pairs and the user's, by name; parsed again when a file has changed. Raises
+    ConfigError naming file, table and key."""
     versions = (FileVersion.find(file) for file in list_files(config))
     return parse_pairs(tuple(version for version in versions if version is not None))
 
 
 @functools.lru_cache(maxsize=8)
 def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
-    """The pairs of some files, of which a later one replaces what an earlier one says. It takes
-    some 40 ms. Raises ConfigError."""
+    """The pairs of some files. An entry replaces the one of that name in an earlier file. Cached,
+    since parsing takes some 40 ms. Raises ConfigError."""
     tables: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         kind: {} for kind in ("generators", "verifiers", "pairs")
     }
     for file in (version.path for version in versions):
         for kind, entries in read_toml(file).items():
             if kind not in tables:
-                raise unknown_key(kind, str(file), tables)
+                raise build_key_error(kind, str(file), tables)
             for name, entry in _check_table(entries, f"[{kind}] of {file}").items():
                 where = f'[{kind}."{name}"] of {file}'
                 tables[kind][name] = (where, _check_table(entry, where))
@@ -76,7 +76,8 @@ def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
 
 
 def find_pair(name: str, config: Config) -> Pair:
-    """Raises NotFound with the nearest name, ConfigError for a bad models.toml."""
+    """The pair of a name. Raises NotFound with the nearest name, ConfigError for a bad
+    models.toml."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name]
@@ -107,7 +108,7 @@ def list_files(config: Config) -> list[Path]:
 
 
 def _build_model(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """`bundled:` in its source stands for the package's folder."""
+    """The model of an entry. `bundled:` in its source stands for the folder of bundled models."""
     fields = dict(entry)
     source = entry.get("source")
     if isinstance(source, str) and source.startswith("bundled:"):
@@ -129,20 +130,20 @@ def _build_pair(
     for role, kind in (("generator", "generators"), ("verifier", "verifiers")):
         model = entry.get(role)
         if role in entry and model not in models[kind]:
-            raise unknown_key(str(model), f"{where}, {role}", models[kind])
+            raise build_key_error(str(model), f"{where}, {role}", models[kind])
         if role in entry:
             fields[role] = models[kind][str(model)]
     return _build(Pair, fields, where)
 
 
 def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """The dataclass `kind` from a table, and those of its fields from tables in it. Raises
+    """The dataclass `kind` from a table, with dataclasses in its fields from tables within. Raises
     ConfigError."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind))}
     hints = typing.get_type_hints(kind)
     for key in entry:
         if key not in fields:
-            raise unknown_key(key, where, fields)
+            raise build_key_error(key, where, fields)
     needed = (n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING)
     missing = [name for name in needed if name not in entry]
     if missing:
@@ -172,12 +173,14 @@ def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
     known = _CHOICES.get(key)
     if known and value not in known:
         raise ConfigError(f"{where}: {key} is {value!r}; known: {', '.join(known)}", param=key)
-    if key in _MOST and isinstance(value, float) and not 0 <= value <= _MOST[key]:
-        limits = f"[0, {_MOST[key]:g}]"
-        raise ConfigError(f"{where}: {key} is {value}; it must be in {limits}", param=key)
-    least = 0 if key == "top_k" else 1
-    if type(value) is int and value < least:
-        raise ConfigError(f"{where}: {key} is {value}; it must be at least {least}", param=key)
+    if key in _RANGES and isinstance(value, float):
+        least, most = _RANGES[key]
+        if not least <= value <= most or (key == "top_p" and value == 0):
+            limits = f"{'(' if key == 'top_p' else '['}{least}, {most:g}]"
+            raise ConfigError(f"{where}: {key} is {value}; it must be in {limits}", param=key)
+    smallest = 0 if key == "top_k" else 1
+    if type(value) is int and value < smallest:
+        raise ConfigError(f"{where}: {key} is {value}; it must be at least {smallest}", param=key)
     return value
 
 

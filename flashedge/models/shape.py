@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The figures of config.json that decide the memory of a model's engine."""
+    """The figures of config.json that decide the memory of a model's engine.
+
+    The last three may be unknown (None). Then a large model's are assumed (`engine_memory`).
+    """
 
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     hidden: int | None = None
-    """Width of the residual stream. Where one of these last three is not known, the memory of a
-    step is assumed to be a large model's (`engine_memory`)."""
+    """Width of the residual stream."""
     intermediate: int | None = None
     """Width of the feed-forward layers."""
     vocab: int | None = None
@@ -26,14 +28,15 @@ class ModelShape(Architecture):
 
     name: str
     params: int
-    """Weights that each step reads."""
+    """Number of weights, all of which a step reads."""
     dtype_bytes: int = 2
     """Bytes of an activation, and of a number in the KV cache."""
     stored_bytes: int | None = None
-    """Bytes of the weights where they do not have `dtype_bytes` each: they are quantized."""
+    """Bytes of quantized weights. None means that each weight takes `dtype_bytes`."""
 
     @property
     def kv_bytes_per_token(self) -> int:
+        """Bytes of a token's keys and values in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
 
     @property

@@ -1,5 +1,5 @@
 """What models.toml says about a model and about a pair, and what is known of verifiers' families.
-How a family writes a path as tokens stands in `engine/vllm/prm/`."""
+The modules of `engine/vllm/prm/` write a path as the tokens that a family expects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class VerifierFamily:
     scores_probability: bool = True
     """Whether a score says how likely the step or the answer is right. Otherwise it only ranks."""
     scores_pairs: bool = False
-    """Whether vLLM's own /score works: for a classifier with one label, of any two texts."""
+    """Whether vLLM's own /score works: it scores any two texts by a classifier with one label."""
 
 
 VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = {
@@ -68,6 +68,8 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
+    """What models.toml says about a model."""
+
     source: str
     """A folder or a Hugging Face id."""
     revision: str | None = None
@@ -77,14 +79,14 @@ class ModelSpec:
     weights_bytes: int | None = None
     """Size of the loaded weights. None until the files are here."""
     parameters: int | None = None
-    """Weights of a quantized model. None: `weights_bytes` holds them all in `dtype`."""
+    """Number of weights of a quantized model. None means that each is stored in `dtype`."""
     architecture: Architecture | None = None
     """None until the files are here."""
     quantization: str | None = None
     """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. A
     checkpoint that is quantized says so in its config.json."""
     license: str | None = None
-    """The name of its licence by its card, if known."""
+    """The licence that its model card names, if known."""
     quantized: tuple[Quantized, ...] = ()
     """Checkpoints that can replace this one on a smaller card, largest first."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -92,12 +94,12 @@ class ModelSpec:
     thinking: bool = False
     """Whether a generator can write its thinking in <think> tags before its answer."""
     tool_parser: str | None = None
-    """vLLM's parser of a generator's tool calls, such as hermes. None: no tools."""
+    """vLLM's parser of a generator's tool calls, such as hermes. None means no tools."""
     reasoning_parser: str | None = None
     """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
     compact_json: bool = False
-    """Whether JSON by guided decoding has no free whitespace, which a small generator would go on
-    writing."""
+    """Whether guided decoding leaves the whitespace of JSON no freedom. A small generator might
+    write it without end."""
 
     @property
     def download_bytes(self) -> int | None:
@@ -120,11 +122,11 @@ class VerifierSpec(ModelSpec):
 
     family: str
     variant: str | None = None
-    """Which published form of a family's text: of step_tag or yes_no."""
+    """The published form of the prompt, for the families step_tag and yes_no."""
     step_token: str | None = None
     """The token at whose position the model outputs a step's score."""
     score_at: str | None = None
-    """tag, or before_tag: where a step-tag PRM outputs the score."""
+    """Where a step-tag PRM outputs the score: tag, or before_tag."""
     good_token: str | None = None
     """The label of a good step or a right answer."""
     bad_token: str | None = None
@@ -150,7 +152,7 @@ class VerifierSpec(ModelSpec):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The vocabulary must hold them."""
+        """The tokens that the vocabulary must hold."""
         found = (self.step_token, self.good_token, self.bad_token)
         return tuple(t for t in found if t is not None)
 
@@ -182,18 +184,18 @@ class Pair:
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
     step_entropy: float = STEP_ENTROPY
-    """Nats that end a step by the rule entropy."""
+    """Entropy in nats above which the rule entropy ends a step."""
     min_step_tokens: int = MIN_STEP_TOKENS
     """Least tokens of a step by the rule entropy."""
     judge: str = STEPS
-    """What of a path the verifier sees: one of JUDGED."""
+    """The part of a path that the verifier sees: one of JUDGED."""
     memory: KvSizes | None = None
     """None plans the KV cache from the memory that the device has free. See `models.memory`."""
     system_prompt: str | None = None
     single_turn: bool = False
     """Whether the generator knows only single problems, so that a chat can't have a second turn."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each strategy, the options (`--set`) that a request may leave out."""
+    """By strategy, the values of options (`--set`) that a request leaves out."""
 
 
 RESERVED = frozenset(

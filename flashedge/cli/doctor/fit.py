@@ -103,7 +103,7 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
         lack = describe_lack(need, place, need.find_shortfall(place))
         hint = suggest(pair, load_pairs(config).values(), place, config)
         return Check("fit", BAD, f"{pair.name} does not fit: {lack}", hint=hint)
-    left, most = need.kv_bytes(place), pair.max_path_tokens
+    left, most = need.sum_rooms(place), pair.max_path_tokens
     longest = need.count_paths(place, most)
     rooms = " + ".join(format_size(room) for room, _ in need.find_rooms(place))
     detail = (

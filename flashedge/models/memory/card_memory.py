@@ -17,7 +17,8 @@ NVML's free memory already leaves out what the desktop takes now. A browser or a
 takes a few hundred MiB more later; without a display only drivers and short-lived helpers allocate.
 """
 RAM_RESERVE = 1 / 8
-"""Share of a machine's RAM kept free for other programs, their files, and for loading weights."""
+"""Share of a machine's RAM kept free for other programs, their files, and for loading weights.
+Chosen by hand: with a tenth of it a browser makes the machine swap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class CardMemory:
     is_measured: bool
     """Whether `held_bytes` was measured here. Otherwise it is what an idle card's driver keeps."""
     held_by: tuple[str, ...] = ()
-    """The programs that hold memory of it, in words, the largest first, where the driver tells."""
+    """The programs that hold its memory, in words, the largest first. Empty if not known."""
     is_card: bool = True
     """False for RAM."""
     count: int = 1

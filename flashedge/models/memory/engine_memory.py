@@ -17,15 +17,16 @@ from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 
 MAX_STEP_TOKENS = 4096
-"""Most tokens of one step of an engine: vLLM's `max_num_batched_tokens`."""
+"""Most tokens of one step of an engine: vLLM's `max_num_batched_tokens`. Chosen by hand: a step's
+memory grows with it, and with a tenth a long prompt takes many steps."""
 CPU_SEQUENCES = 256
 """Most sequences of a step on a CPU, where logits are a small part of the memory."""
 CARD_SEQUENCES = (128, 64, 32, 16)
 """Most sequences in one step of an engine on a card: the first at which a pair fits.
 
 Each sequence costs a row of logits in two types, one of log-probabilities and one of noise: 2 MiB
-with a vocabulary of 151,936 tokens. What 256 would take more than 128 is KV for thousands of
-tokens, which a card of 24 GB lacks first.
+with a vocabulary of 151,936 tokens. The 128 further sequences of 256 would take the memory of
+thousands of tokens' KV, which a card of 24 GB lacks first.
 """
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Batch sizes for which CUDA graphs are captured. vLLM rounds a batch up to the next one.
@@ -34,16 +35,15 @@ vLLM would capture every multiple of 8 up to twice the batch limit. Each size co
 start-up time, and a decode step of 33 sequences takes about as long as one of 48.
 """
 PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
-"""Tokens of a verifier's pass for which graphs are captured where `verifier_graphs` is set. On an
-H100 a pass of a 1.5B model takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
+"""Tokens of a verifier's pass for which graphs are captured with the feature `verifier_graphs`. On
+an H100 a pass of a 1.5B model takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
 
 
 def choose_graph_sizes(sequences: int, *, samples: bool, on_card: bool) -> tuple[int, ...]:
     """Batch sizes with a CUDA graph: those that a decode step can have, the largest step included.
 
-    Only a generator on a card, which samples, captures graphs, unless a setting asks for
-    `PASS_SIZES`: its steps are many and so short that launching their kernels one by one would take
-    longer than computing them.
+    samples: whether the engine is a generator. Only one on a card has such graphs: its steps are so
+    short that launching their kernels one by one would take longer than computing them.
     """
     if not (samples and on_card):
         return ()
@@ -118,7 +118,7 @@ LARGE_HIDDEN, LARGE_INTERMEDIATE, LARGE_VOCAB = 5120, 27_648, 152_064
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """The memory of one engine without its KV cache, in bytes."""
+    """The memory of one engine on one card without its KV cache, in bytes."""
 
     weights: int
     context: int
@@ -139,12 +139,12 @@ class EngineMemory:
 
     @property
     def step(self) -> int:
-        """Most that a step holds at once: it samples after the forward pass is over."""
+        """The most that a step holds at once. It samples after the forward pass."""
         return max(self.forward, self.sampler)
 
     @property
     def overhead(self) -> int:
-        """All but the weights. An estimate has a margin."""
+        """All but the weights. MARGIN is added to an estimate."""
         whole = self.context + self.step + self.graphs
         return whole + round(MARGIN * whole) if self.is_estimate else whole
 
@@ -152,7 +152,7 @@ class EngineMemory:
     def total(self) -> int:
         return self.weights + self.overhead
 
-    def parts(self) -> dict[str, int]:
+    def list_parts(self) -> dict[str, int]:
         found = asdict(self)
         found.pop("is_estimate")
         return found
@@ -161,21 +161,24 @@ class EngineMemory:
 def estimate_engine(
     shape: ModelShape, sequences: int, *, samples: bool, on_card: bool, cards: int = 1
 ) -> EngineMemory:
-    """The memory of an engine at its batch limit, on each of its cards. Every card has the whole
-    logits: vLLM gathers them, and each card draws the same tokens."""
+    """The memory of an engine at its batch limit of `sequences`, on each of its `cards`.
+
+    samples: whether it is a generator. Every card has the whole logits: vLLM gathers them, and each
+    card draws the same tokens.
+    """
     hidden = shape.hidden or LARGE_HIDDEN
     width = shape.intermediate or LARGE_INTERMEDIATE
     logits = sequences * (shape.vocab or LARGE_VOCAB) if samples else 0
     tokens = max(MAX_STEP_TOKENS, sequences)
     graphs = len(choose_graph_sizes(sequences, samples=samples, on_card=on_card))
-    single = 0 if shape.dtype_bytes == 4 else 4  # float32 logits are not converted
+    copy_bytes = 0 if shape.dtype_bytes == 4 else 4  # float32 logits need no copy in float32
     return EngineMemory(
         weights=count_weights_bytes(shape, cards),
         context=(CONTEXT_BYTES if on_card else PROCESS_BYTES) + (LINK_BYTES if cards > 1 else 0),
         forward=estimate_forward(
             shape.dtype_bytes, tokens, hidden, -(-width // cards), on_card=on_card
         ),
-        logits=logits * (shape.dtype_bytes + single),
+        logits=logits * (shape.dtype_bytes + copy_bytes),
         logprobs=logits * 4,
         noise=min(logits, PART_LOGITS) * SORT_BYTES,
         graphs=graphs * (shape.layers + 1) * GRAPH_LAYER_BYTES,

@@ -1,4 +1,5 @@
-"""What a pair needs of a device's memory, whether it fits or what would, and the plan of its KV."""
+"""The memory that a pair needs, whether it fits a device or what else would, and the plan of its
+KV."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ SPARE_TOKENS = 64
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
-"""Takes `max_num_seqs`. Returns what both engines were measured to take with it, if they were."""
+"""Takes `max_num_seqs`. Returns what both engines were measured to take with it; None if they were
+not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +80,8 @@ class PairNeed:
         for card, on_it in place.cards:
             yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
 
-    def kv_bytes(self, place: Place) -> int:
-        """KV of both engines together. Negative where the rest does not fit."""
+    def sum_rooms(self, place: Place) -> int:
+        """The bytes that all cards have left for KV. Negative where the rest does not fit."""
         return sum(room for room, _ in self.find_rooms(place))
 
     def find_shortfall(self, place: Place) -> int:
@@ -103,8 +105,9 @@ def find_need(
     pair: Pair, config: Config, place: Place, find_measured: FindMeasured = lambda _: None
 ) -> PairNeed:
     """What the pair needs on `place` with the largest `max_num_seqs` that fits, else the smallest.
+    The setting `max_num_seqs`, if given, is the only candidate.
 
-    A setting of `max_num_seqs` is respected. Raises CheckpointError where the shape of a model is
+    Raises CheckpointError where the shape of a model is
     unknown, ConfigError where a model can't be spread over the cards of `place`.
     """
     shapes = find_pair_shapes(pair, config)
@@ -138,15 +141,15 @@ def list_sequences(config: Config, *, on_card: bool) -> tuple[int, ...]:
 
 
 def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | None:
-    """Replace as few checkpoints as needed by quantized ones, the largest that fit. None where no
-    choice fits."""
+    """The need with as few checkpoints as possible replaced by quantized ones, and by the largest
+    that fit. None where no choice fits."""
     found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(place)]
     return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
-    """The pairs that fit unchanged. Pairs of unknown shape are left out, and those that
-    can't be spread over the cards."""
+    """The pairs that fit unchanged, without pairs of unknown shape and those that can't be spread
+    over the cards."""
     for pair in pairs:
         try:
             if find_need(pair, config, place).fits(place):
@@ -183,6 +186,7 @@ def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> 
 
 
 def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:
+    """The need with each choice of the models' own checkpoints and quantized ones."""
     for chosen in product(*((None, *s.quantized) for s in (pair.generator, pair.verifier))):
         generator, verifier = (
             own if other is None else replace(own, weights=-(-other.weights_bytes // count))
@@ -203,11 +207,12 @@ class MemoryPlan:
 
 
 def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Config:
+    """The configuration with these KV sizes of (generator, verifier) and this `max_num_seqs`."""
     return replace(config, kv_bytes=PerEngine(*kv_bytes), max_num_seqs=sequences)
 
 
 def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
-    """The KV sizes that were set, in config.toml or else in models.toml."""
+    """The KV sizes of (generator, verifier) that the settings or else models.toml set."""
     given = pair.memory
     listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
     return config.kv_bytes.generator or listed[0], config.kv_bytes.verifier or listed[1]
@@ -216,7 +221,7 @@ def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
 def plan_memory(
     pair: Pair, config: Config, place: Place, find_measured: FindMeasured = lambda _: None
 ) -> MemoryPlan:
-    """Plan the memory of a pair on `place`. Sizes that were set are respected.
+    """Plan the memory of a pair on `place`. KV sizes that were set stay.
 
     Raises ConfigError with the figures where the pair does not fit, CheckpointError where the shape
     of a model is unknown.
@@ -246,8 +251,8 @@ def plan_memory(
 
 
 def divide(room: int, least: Sequence[int]) -> list[int]:
-    """Divide the bytes of a card among its engines: each gets an equal part, rounded down, at least
-    its least."""
+    """Divide the bytes of a card among its engines. Each gets an equal part, or less if the others
+    need more for their `least`; rounded down, but at least its own `least`."""
     parts = []
     for i, own in enumerate(least):
         later = least[i + 1 :]
@@ -258,6 +263,7 @@ def divide(room: int, least: Sequence[int]) -> list[int]:
 
 
 def describe_lack(need: PairNeed, place: Place, missing: int) -> str:
+    """What the engines need and have. missing: bytes."""
     overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
@@ -274,6 +280,6 @@ def describe_lack(need: PairNeed, place: Place, missing: int) -> str:
 
 
 def describe_holders(place: Place) -> str:
-    """A clause that names the programs that hold memory of the cards, if one is known."""
+    """A clause that names the programs that hold memory of the cards; empty if none is known."""
     held = [by for each, _ in place.cards for by in each.held_by]
     return f"; other programs hold memory: {', '.join(held)}" if held else ""

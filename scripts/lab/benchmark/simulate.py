@@ -89,7 +89,7 @@ def build_bench(question: Question, config: Config) -> Bench:
         kv_bytes = question.kv_bytes
     elif question.share is None:
         place = build_idle_card(card.sheet, card.memory_bytes)
-        kv_bytes = find_need(pair, config, place).kv_bytes(place)
+        kv_bytes = find_need(pair, config, place).sum_rooms(place)
     else:
         weights = sum(shape.weights_bytes for shape in shapes)
         kv_bytes = round(card.memory_bytes * question.share) - weights - 2 * STUDY_OVERHEAD_BYTES

@@ -117,6 +117,8 @@ def test_normalize_ends_on_nonsense(text: str) -> None:
 
 def test_normalize_leaves_overlong_answers_alone() -> None:
     assert normalize(" " + "1,000" * 1000) == "1,000" * 1000
+    first, second = (f"{letter}) {'text ' * 200}" for letter in "bc")
+    assert decide_equal(first, second) is False, "their letters alone do not count"
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,10 @@ def test_keep_alive_is_seconds_or_a_text_with_units() -> None:
     assert {value: parse_keep_alive(value) for value in seconds} == seconds
 
 
-@pytest.mark.parametrize("value", ["", "soon", "10 minutes", "m", "5mm", True, [], float("inf")])
+NO_TIMES = ["", "soon", "10 minutes", "m", "5mm", True, [], float("inf"), float("nan"), 10**400]
+
+
+@pytest.mark.parametrize("value", NO_TIMES)
 def test_no_other_keep_alive_is_taken(value: Any) -> None:
     with pytest.raises(RequestError, match="keep_alive is") as error:
         parse_keep_alive(value)

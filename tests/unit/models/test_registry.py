@@ -211,6 +211,10 @@ MISTAKES = [
     (FAMILY, f"{FAMILY}\nchat_template_kwargs = true", "must be a table"),
     ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table"),
     (STEPS, f"{STEPS}\nstep_entropy = 3.5", r"in \[0, 3\]"),
+    ("temperature = 1", "temperature = -1", r"temperature is -1.0; it must be in \[0, 2\]"),
+    ("temperature = 1", "top_p = 0", r"top_p is 0.0; it must be in \(0, 1\]"),
+    ("temperature = 1", "top_p = 1.5", r"in \(0, 1\]"),
+    ("temperature = 1", "top_p = nan", r"in \(0, 1\]"),
     (FAMILY, f"{FAMILY}\narchitecture = {{ layers = 2, heads = 2 }}", "kv_heads is missing"),
 ]
 HINTS = ["max_model_len", "pairs", "temperature", "mine"]

@@ -17,7 +17,7 @@ from flashedge.api.app import create_app
 from flashedge.api.paths import MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.api.protocols.search import ProtocolSearch, add_result, apply_effort, rank_paths
 from flashedge.api.protocols.switch import read_tags
-from flashedge.api.specs import ModelName
+from flashedge.api.specs import MAX_PRIORITY, ModelName
 from flashedge.api.sse import PING, keep_alive
 from flashedge.config import load_config
 from flashedge.engine.http_requests import RequestTags, SearchPrompt
@@ -84,6 +84,7 @@ def test_tags_hold_seed_priority_and_determinism() -> None:
     assert not read_tags(SCOPE, {}).is_seeded
     for seed in (-1, 1 << 80):
         assert 0 <= read_tags(SCOPE, {"seed": seed}).seed <= MAX_SEED
+    assert read_tags(SCOPE, {"priority": 1 << 80}).priority == MAX_PRIORITY
     strange = read_tags(SCOPE, {"seed": "5", "priority": True, "deterministic": "yes"})
     assert (strange.priority, strange.deterministic) == (0, False)
     assert len({read_tags(SCOPE, {}).seed for _ in range(8)}) == 8

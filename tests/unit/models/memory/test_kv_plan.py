@@ -87,7 +87,7 @@ def test_sizes_that_are_set_are_respected(config: Config) -> None:
     assert plan_memory(find_pair(LARGE, both), both, CARD).kv_bytes == (300 * MIB, 200 * MIB)
     one, large = (configure(config, kv_bytes=b) for b in ((None, 1000 * MIB), (18 * GIB, None)))
     pair = find_pair(SMALL, one)
-    rest = plan_memory(pair, config, CARD).need.kv_bytes(CARD) - 1000 * MIB
+    rest = plan_memory(pair, config, CARD).need.sum_rooms(CARD) - 1000 * MIB
     assert plan_memory(pair, one, CARD).kv_bytes == (rest // STEP * STEP, 1000 * MIB)
     with pytest.raises(ConfigError, match="fits a card, but not with kv_bytes as set") as e:
         plan_memory(pair, large, CARD)
@@ -147,11 +147,11 @@ def test_the_parts_add_up_and_the_simulation_has_the_same_kv_memory(config: Conf
     assert need.path_bytes == (4096 * 57_344, 4096 * 28_672)
     assert need.is_estimate
     left = 24 * GIB - sum(need.weights) - sum(engine.overhead for engine in need.engines)
-    assert need.kv_bytes(place) == left
+    assert need.sum_rooms(place) == left
     assert need.count_paths(place, 1000) == left // (1000 * (57_344 + 28_672))
     question = Question(gpu="rtx4090", pair=MIDDLE, strategy="beam", n=4, share=None)
     simulated = build_bench(question, config).setup.kv_bytes
-    assert simulated == find_need(pair, config, CARD).kv_bytes(CARD)
+    assert simulated == find_need(pair, config, CARD).sum_rooms(CARD)
 
 
 def test_one_byte_too_few_and_fewer_sequences_where_the_pair_fits_only_so(config: Config) -> None:
