@@ -277,8 +277,7 @@ def check_exposure(config: Config) -> None:
 
 
 def find_nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that is most like `name`; None if none is. cutoff: the least ratio of
-    `difflib`, in [0, 1]."""
+    """The known name most like `name`, or None. cutoff: the least ratio of `difflib`, in [0, 1]."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return close[0] if close else None
 

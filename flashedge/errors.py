@@ -25,8 +25,7 @@ from __future__ import annotations
 
 
 class FlashEdgeError(Exception):
-    """`str(error)` is one line for users. `hint` says what to do and `param` names the field or
-    setting that is wrong, if known."""
+    """`str(error)` is one line for users. hint says what to do; param names the wrong field."""
 
     exit_code = 1
     http_status = 500

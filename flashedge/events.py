@@ -72,8 +72,7 @@ class NodeScored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesMarked:
     status: str
-    """active, pruned, duplicate, complete or cancelled. A cancelled node loses its text, tokens
-    and scores."""
+    """active, pruned, duplicate, complete or cancelled. A cancelled node loses text and scores."""
     nodes: tuple[NodeId, ...]
 
 
@@ -103,20 +102,17 @@ class RolloutsInFlight:
     """The MCTS rollouts in flight have changed. Only runs that may have several send it."""
 
     flights: tuple[tuple[int, NodeId], ...]
-    """(number, node) of each, numbered in the order of launch; the node is the one that it expands
-    or waits at."""
+    """(number by order of launch, the node that it expands or waits at) of each rollout."""
     cancelled: int
     """Rollouts cancelled so far because the run may have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
-    """How sure the run is at a checkpoint. A run that no policy may stop sends all of them at its
-    end."""
+    """How sure the run is at a checkpoint. Runs that no policy may stop send all at their end."""
 
     certainty: float | None
-    """1 - normalized entropy of the answers so far, or the consistency of a chain's probes. In [0,
-    1]."""
+    """In [0, 1]: 1 - the normalized entropy of the answers, or the consistency of probes."""
     answers: int
     measures: Mapping[str, float] = field(default_factory=dict)
     """Every measure by name (see `certainty.measures`)."""
@@ -165,6 +161,7 @@ class KvSplitChanged:
     offload: bool
     """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
     predicted_s: float
+    """Predicted time of a level."""
     curves: str
     """The source of the cost curves by which the split was chosen, in words."""
 
@@ -231,8 +228,7 @@ _KINDS: Mapping[str, type] = {k.__name__: k for k in typing.get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: a result is
-    large, since it holds the whole tree."""
+    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: some are large."""
     return {"type": type(event).__name__, **_list_fields(event)}
 
 
@@ -241,8 +237,7 @@ def _list_fields(record: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Write dataclasses as dicts. Mappings are plain already, and so are sequences that begin with a
-    plain value."""
+    """Dataclasses become dicts. Mappings and sequences that begin with a plain value are plain."""
     if isinstance(value, (list, tuple)):
         is_plain = not value or isinstance(value[0], str | int | float)
         return value if is_plain else type(value)(map(_to_plain, value))

@@ -20,8 +20,7 @@ _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
 _JOINER = "\u200d"
 _LONE_JOINER = re.compile(f"(?<!\\S){_JOINER}|{_JOINER}(?!\\S)")
-"""A joiner that has no character on one side. rich takes a blank there for joined, so that lines
-get too long."""
+"""A joiner with nothing on one side. rich joins a blank there to it, and lines get too long."""
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that change the direction of the text around them."""
 

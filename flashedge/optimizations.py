@@ -150,7 +150,6 @@ class Optimizations:
     """Score only the new step of a path, and end steps inside the engine. Ours. Baseline runs and
     measurements switch it off: both engines are their stock twins then, or the verifier alone with
     `speculation`, which the stock generator can't do."""
-
     prefix_order: bool = True
     kv_split: bool = True
     offload: bool = True

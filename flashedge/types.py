@@ -100,13 +100,10 @@ class FinishReason(StrEnum):
 
     BOUNDARY = "boundary"
     """The step's end by its rule: the step is complete and the path goes on."""
-
     STEP_LIMIT = "step_limit"
     """The token limit of the granularity: the step is cut and the path goes on."""
-
     STOP = "stop"
     """The end of the answer (EOS or a stop string)."""
-
     LENGTH = "length"
     """The path has no room left (context or max_tokens)."""
 

@@ -71,8 +71,7 @@ def decide_equal(a: str, b: str) -> bool | None:
 
 
 def _is_pair(values: str, form: str) -> bool:
-    """Whether a form lists the values in the alphabetical order of their names: `(3,5)` and
-    `(x,y)=(3,5)` equal `y=5,x=3`."""
+    """Whether a form lists the values in the order of their names: `(x,y)=(3,5)` is `y=5,x=3`."""
     pair = _PAIR.fullmatch(form)
     named = sorted(value.split("=") for value in values.split(","))
     if pair is None or pair[1] not in (None, ",".join(name for name, _ in named)):

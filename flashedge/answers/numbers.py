@@ -52,8 +52,7 @@ def parse_number(normalized: str) -> Fraction | None:
         return None
     if _INTEGER.fullmatch(normalized) or _DECIMAL.fullmatch(normalized):
         return Fraction(normalized)
-    match = _FRACTION.fullmatch(normalized)
-    if match:
+    if match := _FRACTION.fullmatch(normalized):
         return Fraction(int(match[1]), int(match[2])) if int(match[2]) else None
     if match := _POWER.fullmatch(normalized):
         return Fraction(match[1] or f"{match[2]}1") * Fraction(10) ** int(match[3] or match[4])

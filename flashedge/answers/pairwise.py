@@ -60,8 +60,7 @@ def group_by_complete_links(
 
 
 def are_alike(a: str, b: str) -> bool:
-    """Whether two open-ended texts count as one answer: their wording is alike and their numbers do
-    not conflict."""
+    """Whether two open-ended texts have alike wording, and numbers that do not conflict."""
     conflict = numbers_conflict(find_numbers(a), find_numbers(b))
     return not conflict and measure_likeness(a, b) >= MIN_LIKENESS
 

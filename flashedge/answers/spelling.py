@@ -20,8 +20,7 @@ BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 
 
 def find_closing_brace(text: str, start: int) -> int | None:
-    r"""Index of the brace that closes the one before `start`, None without one. `\{` and `\}` are
-    skipped."""
+    r"""Index of the brace that closes the one before `start`, if any; `\{` and `\}` are skipped."""
     depth = 1
     for match in BRACE.finditer(text, start):
         if match[0] == "{":

@@ -14,8 +14,7 @@ _TOKEN = re.compile(
 MAX_DEPTH = 64
 """Chosen by hand: arguments of tools nest a few levels, and Python's parser gives up near 1,000."""
 MAX_RESCANS = 4
-"""Chosen by hand: with one, a stray bracket could use up the scan of the value after it. A text of
-brackets alone costs all of them."""
+"""Chosen by hand: with one, a stray bracket could use up the scan of the value after it."""
 
 
 def list_call_marks(guidance: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -39,8 +38,7 @@ def _walk_marks(node: Any) -> Iterator[str]:
 
 
 def find_calls(text: str, marks: Sequence[str]) -> str | None:
-    """The text from its first tool call on, without the reasoning before; None without a call.
-    marks: of `list_call_marks`."""
+    """The text from the first of `marks` on, without the reasoning before; None without a call."""
     starts = [start for mark in marks if (start := text.find(mark)) >= 0]
     return text[min(starts) :] if starts else None
 

@@ -28,8 +28,7 @@ _CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """The middleware. It answers HEAD on every route of GET, and a browser's OPTIONS for a page of
-    an allowed origin."""
+    """The middleware. It answers HEAD like GET, and OPTIONS of pages whose origin is allowed."""
 
     def __init__(self, app: ASGIApp, config: Config) -> None:
         self._app = app

@@ -72,8 +72,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
             raise RequestError(
                 "POST /v1/runs does not stream", hint="follow /v1/runs/{id}/events", param="stream"
             )
-        handle = await submit(request, body)
-        return _accept(handle)
+        return _accept(await submit(request, body))
 
     @router.get("/runs")
     async def listing(
@@ -145,8 +144,7 @@ def _accept(handle: RunHandle) -> Response:
 
 
 async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
-    """A `queued` event at first, at each new position, and once a second if the estimate changes.
-    Then the run's events."""
+    """A `queued` event at each new position, and each second if times changed; then the events."""
 
     def frame_estimate(estimate: RunEstimate) -> bytes:
         return frame({"id": handle.id, **dataclasses.asdict(estimate)}, event="queued")

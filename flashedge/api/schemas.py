@@ -56,7 +56,6 @@ class SearchOptions(Body):
     deterministic: bool | None = None
     early_exit: bool | dict[str, Any] | None = None
     """True for the strategy's own rule, False for none, or the fields of `ExitOptions`."""
-
     options: dict[str, Any] | None = None
     answers: str | None = None
 
@@ -119,10 +118,8 @@ class SolveBody(SearchOptions):
 
     id: str | None = None
     """The client's name for the run. A second request with this id returns the same run."""
-
     continues: str | None = None
     """A finished run that this one continues with a larger token_budget."""
-
     problem: str | None = Field(default=None, json_schema_extra={"minLength": 1})
     messages: list[ChatMessage] | None = Field(default=None, json_schema_extra={"minItems": 1})
     pair: str | None = None
@@ -137,7 +134,6 @@ class SolveBody(SearchOptions):
 
     priority: int | None = None
     """Smaller is more urgent. Above 0 the run is batch work, which waits for everything else."""
-
     stream: bool | None = None
     detach: bool | None = None
     """Whether the run goes on when the client disconnects."""
@@ -152,14 +148,11 @@ class ScoreBody(Body):
 
     model: str | None = None
     """The pair whose verifier scores."""
-
     problem: str = Field(json_schema_extra={"minLength": 1})
     solution: Any = Field(default=None, json_schema_extra={"type": ["string", "array"]})
     """The text of one solution, or a list of texts."""
-
     steps: list[str] | None = None
     """The steps of one solution, in place of its text."""
-
     aggregate: str | None = None
     deterministic: bool | None = None
     keep_alive: float | str | None = None

@@ -68,8 +68,7 @@ def parse_pair(model: str | None) -> str | None:
 
 
 def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
-    """deterministic: for a body that does not set it. Raises RequestError naming the first wrong
-    field."""
+    """deterministic: where the body sets none. Raises RequestError naming the first wrong field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:
@@ -142,8 +141,7 @@ def build_run_spec(
 
 
 def read_caller(request: HttpRequest, priority: int) -> Caller:
-    """Who asks: the client by X-FlashEdge-Client, else by its address, and its program by
-    X-FlashEdge-Program."""
+    """The client, by X-FlashEdge-Client or its address, and its program, by X-FlashEdge-Program."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)
     return Caller(

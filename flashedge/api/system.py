@@ -42,13 +42,12 @@ def system_router(service: Service) -> APIRouter:
     async def health() -> Response:
         """200 while the daemon serves, 503 while the engines load or after they failed for good."""
         now = service.health()
-        engines = {"generator": now.generator, "verifier": now.verifier}
         body = {
             "status": now.state,
             "detail": now.detail,
             "engines": {
                 name: {field: getattr(engine, field) for field in SHOWN}
-                for name, engine in engines.items()
+                for name, engine in (("generator", now.generator), ("verifier", now.verifier))
             },
             "pair": service.default_pair,
             "loaded": list(service.loaded),
@@ -190,8 +189,7 @@ class Status(Reply):
 
     state: str
     pairs: dict[str, PairStatus]
-    """The loaded pairs, or the default one: their engines, and their runs that are queued and
-    running."""
+    """The loaded pairs, or the default one: their engines, and how many runs wait and run."""
     scheduling: SchedulingStatus
     """How programs are ordered, and how they stand, the first to go first."""
     latency: dict[str, Latency]

@@ -114,8 +114,7 @@ def _check_architecture(path: Path, config: Mapping[str, Any], family: str | Non
 
 
 def _check_weights(path: Path) -> int | None:
-    """Check that all weights are here. Returns the rows of the embedding, None if no header of
-    safetensors has them."""
+    """Check the weights' files. Returns the rows of the embedding, None if no header has them."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = path / f"{name}.index.json"
         files = set(read_json(index).get("weight_map", {}).values()) if index.is_file() else {name}

@@ -33,8 +33,7 @@ def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
 
 
 def locate_model(spec: ModelSpec, config: Config) -> Path | None:
-    """The model's folder, unchecked: in FlashEdge's cache, else in Hugging Face's; None when it is
-    in neither."""
+    """The model's folder, unchecked: in FlashEdge's or Hugging Face's cache; None if in neither."""
     if is_folder(spec.source):
         folder = Path(spec.source).expanduser()
         return folder if folder.is_dir() else None

@@ -44,8 +44,7 @@ T = TypeVar("T")
 
 
 def load_pairs(config: Config) -> Mapping[str, Pair]:
-    """The package's pairs and the user's, by name; parsed again when a file has changed. Raises
-    ConfigError naming file, table and key."""
+    """All pairs by name, parsed again when a file changed. Raises ConfigError naming the key."""
     versions = (FileVersion.find(file) for file in list_files(config))
     return parse_pairs(tuple(version for version in versions if version is not None))
 
@@ -76,8 +75,7 @@ def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
 
 
 def find_pair(name: str, config: Config) -> Pair:
-    """The pair of a name. Raises NotFound with the nearest name, ConfigError for a bad
-    models.toml."""
+    """Raises NotFound with the nearest name, ConfigError for a bad models.toml."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name]
@@ -137,8 +135,7 @@ def _build_pair(
 
 
 def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """The dataclass `kind` from a table, with dataclasses in its fields from tables within. Raises
-    ConfigError."""
+    """The dataclass `kind` from a table, at any depth. Raises ConfigError."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind))}
     hints = typing.get_type_hints(kind)
     for key in entry:

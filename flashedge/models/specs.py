@@ -98,8 +98,7 @@ class ModelSpec:
     reasoning_parser: str | None = None
     """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
     compact_json: bool = False
-    """Whether guided decoding leaves the whitespace of JSON no freedom. A small generator might
-    write it without end."""
+    """Whether guided JSON has no free whitespace, which a small generator might write endlessly."""
 
     @property
     def download_bytes(self) -> int | None:
@@ -222,8 +221,7 @@ RESERVED = frozenset(
 
 
 def find_fault(variables: object) -> str | None:
-    """What is wrong with the variables of a chat template: they must be a mapping of names to
-    texts, numbers and booleans."""
+    """What is wrong with a chat template's variables; None for a mapping to plain values."""
     if not isinstance(variables, Mapping):
         return f"is {variables!r}; it must be a table of names and values"
     for name, value in variables.items():

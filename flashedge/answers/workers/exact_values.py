@@ -20,8 +20,7 @@ _APART = sympy.Rational(1, 10**20)
 
 
 def use_exact_values() -> None:
-    """Replace math-verify's comparisons, also within sets and tuples, and let it tell `a` from
-    `A`."""
+    """Replace math-verify's comparisons, also within sets and tuples; tell `a` from `A`."""
     grader.sympy_numeric_eq = lambda a, b, *_: are_equal_values(a, b)
     config = ConversionConfig(lowercase_symbols=False)
     parser.latex2sympy = partial(parser.latex2sympy, conversion_config=config)

@@ -303,8 +303,7 @@ def steady(text: str) -> str:
 
 
 def steady_prompt(body: dict[str, Any]) -> None:
-    """Remove what changes in each request from the instructions of a body of any protocol, and
-    parts and messages that hold nothing else."""
+    """Remove what changes from a body's instructions, and parts and messages left empty by that."""
     for holder, name in _list_places(body):
         value = holder[name]
         if isinstance(value, str):

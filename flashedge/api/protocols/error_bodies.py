@@ -160,8 +160,7 @@ def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
-    """The event that ends a stream of messages or responses. number: its place among the events
-    of a stream of responses."""
+    """The event that ends a stream of messages or responses. number: of an event of responses."""
     inner = build_error(error)["error"]
     data: dict[str, Any]
     if path == MESSAGES:

@@ -71,10 +71,8 @@ def can_spread(shape: ModelShape, cards: int) -> bool:
     """Whether vLLM can divide the model by `cards`. Sizes that are not known are not checked."""
     vocab = -(-(shape.vocab or 0) // VOCAB_PADDING) * VOCAB_PADDING
     divided = (shape.heads, shape.intermediate or 0, vocab)
-    kv_heads = shape.kv_heads
-    return not any(size % cards for size in divided) and (
-        kv_heads % cards == 0 or cards % kv_heads == 0
-    )
+    is_kv_divided = shape.kv_heads % cards == 0 or cards % shape.kv_heads == 0
+    return is_kv_divided and not any(size % cards for size in divided)
 
 
 def count_kv_bytes(shape: ModelShape, cards: int) -> int:

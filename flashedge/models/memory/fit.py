@@ -1,5 +1,4 @@
-"""The memory that a pair needs, whether it fits a device or what else would, and the plan of its
-KV."""
+"""The memory that a pair needs, whether it fits a device, what else would, and its KV plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,14 +29,12 @@ SPARE_TOKENS = 64
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
-"""Takes `max_num_seqs`. Returns what both engines were measured to take with it; None if they were
-not."""
+"""Takes `max_num_seqs`. Returns what both engines were measured to take with it, if known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairNeed:
-    """The memory that the two engines of a pair need, on each card. Tuples are (generator,
-    verifier)."""
+    """The memory that a pair's engines need on each card. Tuples are (generator, verifier)."""
 
     engines: EnginePairMemory
     """What each engine takes in addition to its KV."""
@@ -75,8 +72,7 @@ class PairNeed:
         return sum(engine.total for engine in self.engines) + sum(self.least_kv_bytes)
 
     def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The bytes that each card has left for KV, with the engines on it. Negative where the rest
-        does not fit."""
+        """The bytes that each card has left for KV, negative if none, with the engines on it."""
         for card, on_it in place.cards:
             yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
 
@@ -141,15 +137,13 @@ def list_sequences(config: Config, *, on_card: bool) -> tuple[int, ...]:
 
 
 def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | None:
-    """The need with as few checkpoints as possible replaced by quantized ones, and by the largest
-    that fit. None where no choice fits."""
+    """The need with the fewest and then the largest quantized checkpoints; None if none fits."""
     found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(place)]
     return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
-    """The pairs that fit unchanged, without pairs of unknown shape and those that can't be spread
-    over the cards."""
+    """The pairs that fit unchanged. Unknown shapes and models that can't be spread do not fit."""
     for pair in pairs:
         try:
             if find_need(pair, config, place).fits(place):
