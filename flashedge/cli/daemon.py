@@ -64,10 +64,8 @@ def up(
     find_pair(config.pair, config)
     check_exposure(config)
     if foreground:
-        from flashedge.daemon.process import serve
-
-        serve(config)
-        return
+        command = [*daemon_control.PRODUCT, *daemon_control.list_options(config, given)]
+        os.execv(command[0], command)
     running = daemon_control.find(config)
     if running is not None:
         differs = any(v not in (None, getattr(running, name)) for name, v in given.items())
@@ -151,10 +149,10 @@ def logs(
     ] = False,
 ) -> None:
     """Show the daemon's log."""
-    from flashedge.daemon.files import log_path, output_path
+    from flashedge.daemon.files import find_log_path, find_output_path
 
     config = load_config()
-    path = output_path(config) if engines else log_path(config)
+    path = find_output_path(config) if engines else find_log_path(config)
     if not path.exists():
         raise DaemonError(f"there is no log at {path}", hint="start the daemon: flashedge up")
     with path.open(encoding="utf-8", errors="replace") as file:

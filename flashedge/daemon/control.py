@@ -16,28 +16,33 @@ from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon.files import (
     DaemonRecord,
-    already_running_error,
+    explain_running_daemon,
     find_holder,
-    kept_output_path,
-    output_path,
+    find_kept_output_path,
+    find_output_path,
     prepare_state_dir,
 )
-from flashedge.daemon.files import find as find
+from flashedge.daemon.files import find as find  # "as find" lets other modules use control.find
 from flashedge.daemon.process import ERROR_MARK
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
 READY_TIMEOUT_S = 600.0  # large models take minutes to load
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 20.0  # more than a daemon takes to end its runs, connections and engines
+KILL_TIMEOUT_S = 5.0
+HELD_TIMEOUT_S = 10.0  # systemd starts the process; the lock is taken before the slow imports
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
+"""The command that runs a daemon. With -P a folder named flashedge where it starts is ignored."""
+
 CLI = "cli"
-"""The name of the commands among the daemon's clients."""
+"""The client name of the CLI's commands."""
+
 _POLL_S = 0.1
 _SEE_LOG = "see its log: flashedge logs"
 
 
 def connect(config: Config, *, program: str | None = None) -> Client:
-    """program: see `client.protocol`. Raises DaemonError without a daemon, RequestError for a bad
-    name."""
+    """Connect to the running daemon. program: see `protocol.build_headers`. Raises DaemonError if
+    none runs, RequestError for a bad name."""
     url = _find_running(config).url
     return Client(url, api_key=config.api_key, name=CLI, program=program)
 
@@ -45,7 +50,8 @@ def connect(config: Config, *, program: str | None = None) -> Client:
 def connect_async(
     config: Config, *, name: str = CLI, program: str | None = None, max_streams: int = MAX_STREAMS
 ) -> AsyncClient:
-    """name: see `client.protocol`. max_streams: most requests at once. Raises like `connect`."""
+    """Connect with an asynchronous client. name, program: see `protocol.build_headers`.
+    max_streams: see `protocol.Calls`. Raises like `connect`."""
     return AsyncClient(
         _find_running(config).url,
         api_key=config.api_key,
@@ -65,17 +71,17 @@ def _find_running(config: Config) -> DaemonRecord:
 def start(
     config: Config, values: Mapping[str, object] | None = None, command: Sequence[str] = PRODUCT
 ) -> subprocess.Popen[bytes]:
-    """Start a daemon in its own session, with the explicit settings `values`; `wait_ready` waits
-    until it serves. Raises ConfigError when the state folder can't be written, DaemonError when a
-    daemon is already running."""
+    """Start a daemon in its own session, with the explicit settings `values` and the output in
+    `find_output_path`. Returns at once: `wait_ready` waits until it serves. Raises ConfigError when
+    the state folder can't be written, DaemonError when a daemon is already running."""
     prepare_state_dir(config)
     if (pid := find_holder(config)) is not None:
-        raise already_running_error(config, pid)
+        raise explain_running_daemon(config, pid)
     options = list_options(config, values or {})
-    output = output_path(config)
+    output = find_output_path(config)
     with contextlib.suppress(OSError):
-        output.replace(kept_output_path(config))
-    with output.open("ab") as out:  # whoever shares it writes at its end, also once it is cut
+        output.replace(find_kept_output_path(config))
+    with output.open("ab") as out:  # append mode, since `bound_output` empties the open file
         return subprocess.Popen(
             [*command, "--detached", *options],
             stdin=subprocess.DEVNULL,
@@ -86,18 +92,20 @@ def start(
 
 
 def list_options(config: Config, values: Mapping[str, object]) -> list[str]:
-    """The daemon's arguments for the folders of `config` and the explicit settings."""
+    """List the daemon's arguments: the folders of `config` and the settings `values`, apart from
+    those that are None."""
     folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
     given = {**folders, **{k: v for k, v in values.items() if v is not None}}
     return [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
 
 
 def wait_held(config: Config) -> None:
-    """Wait until a daemon that another program starts holds the lock. Raises DaemonError."""
-    until = time.monotonic() + 10
+    """Wait until a daemon that another program starts holds the lock. Raises DaemonError when none
+    does within HELD_TIMEOUT_S."""
+    until = time.monotonic() + HELD_TIMEOUT_S
     while find_holder(config) is None:
         if time.monotonic() > until:
-            raise DaemonError("no daemon started within 10 s", hint=_SEE_LOG)
+            raise DaemonError(f"no daemon started within {HELD_TIMEOUT_S:.0f} s", hint=_SEE_LOG)
         time.sleep(_POLL_S)
 
 
@@ -107,9 +115,13 @@ def wait_ready(
     timeout_s: float = READY_TIMEOUT_S,
     on_state: Callable[[str], None] = lambda state: None,
 ) -> DaemonRecord:
-    """Wait until the daemon serves; one that has unloaded its engines is told to load them. Raises
-    the error that it reported, EngineError when an engine failed for good, DaemonError when it
-    ended without a report or took too long."""
+    """Wait until the daemon serves. If it has unloaded its engines, tell it to load them.
+
+    process: what `start` returned, if this program started the daemon. on_state: called ten times a
+    second with what the daemon does. Raises the error that the daemon reported before it ended,
+    EngineError when an engine failed for good, DaemonError when the daemon ended without a report
+    or was not ready after `timeout_s`.
+    """
     until = time.monotonic() + timeout_s
     is_asked = False
     while time.monotonic() < until:
@@ -118,7 +130,7 @@ def wait_ready(
         record = find(config)
         if record is not None and process is not None and record.pid != process.pid:
             record = None  # another daemon was faster; ours will notice and end
-        health = _health(config, record)
+        health = _read_health(config, record)
         state = str(health.get("status"))
         if record is not None and state in ("ready", "degraded"):
             return record
@@ -144,7 +156,8 @@ def ensure(
     on_state: Callable[[str], None] = lambda state: None,
     command: Sequence[str] = PRODUCT,
 ) -> DaemonRecord:
-    """The running daemon, or a new one, once it is ready. Raises like `wait_ready`."""
+    """Return the running daemon, or start one, and wait until it is ready. Raises like `start` and
+    `wait_ready`. A daemon started here is stopped if its engines fail or Ctrl-C is pressed."""
     if find_holder(config) is not None:
         return wait_ready(config, on_state=on_state)
     process: subprocess.Popen[bytes] | None = None
@@ -162,13 +175,14 @@ def ensure(
 
 
 def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
-    """Stop the daemon and wait until its process has ended. Returns its pid, or None when no daemon
-    ran. Raises DaemonError when it does not end."""
+    """Stop the daemon and wait until its process has ended; after `timeout_s` it is killed. Returns
+    its pid, or None when no daemon ran. Raises DaemonError when it does not end, or belongs to
+    another user."""
     pid = find_holder(config)
     if pid is None:
         return None
     has_ended = _watch_end(pid)
-    for number, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):
+    for number, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, KILL_TIMEOUT_S)):
         try:
             os.kill(pid, number)
             if number == signal.SIGKILL and os.getsid(pid) == pid:
@@ -181,12 +195,12 @@ def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
         while time.monotonic() < until:
             if has_ended():
                 return pid
-            time.sleep(0.05)
+            time.sleep(_POLL_S)
     raise DaemonError(f"the daemon (process {pid}) does not end", hint=f"kill -9 {pid}")
 
 
 def _watch_end(pid: int) -> Callable[[], bool]:
-    """Tells whether the process that has `pid` now has ended."""
+    """Return a function that tells whether the process that has `pid` now has ended."""
     import psutil
 
     try:
@@ -204,20 +218,20 @@ def _watch_end(pid: int) -> Callable[[], bool]:
 
 
 def read_error(config: Config, returncode: int) -> FlashEdgeError:
+    """Read from the output why a daemon ended before it served."""
     try:
-        lines = output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = find_output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     for line in reversed(lines):
         if line.startswith(ERROR_MARK):
             return parse_error({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return DaemonError(
-        f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint=_SEE_LOG
-    )
+    return DaemonError(f"the daemon ended with exit code {returncode}: {last[:200]}", hint=_SEE_LOG)
 
 
-def _health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:
+def _read_health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:
+    """Read the body of /health. Empty if nothing answers within two seconds."""
     if record is None:
         return {}
     with contextlib.suppress(DaemonError), Client(record.url, api_key=config.api_key) as client:

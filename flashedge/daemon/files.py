@@ -22,12 +22,18 @@ from flashedge.errors import ConfigError, DaemonError
 
 log = logging.getLogger(__name__)
 LEAST_FREE_BYTES = 1 << 20
+"""Free disk space without which no daemon starts: room for its first log lines and small runs."""
+
 OUTPUT_BYTES = 5 << 20
+"""Longest output file before it is emptied: as long as a file of the log (`process.LOG_BYTES`)."""
+
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRecord:
+    """Where a daemon listens, and with which default pair it was started."""
+
     pid: int
     host: str
     port: int
@@ -42,62 +48,66 @@ class DaemonRecord:
 
 
 def build_url(host: str, port: int) -> str:
-    """Where this machine reaches a daemon that listens there."""
+    """Build the URL at which this machine reaches a daemon that listens on `host`."""
+    host = host.strip("[]")
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def lock_path(config: Config) -> Path:
+def find_lock_path(config: Config) -> Path:
     return config.state_dir / "daemon.lock"
 
 
-def record_path(config: Config) -> Path:
+def find_record_path(config: Config) -> Path:
     return config.state_dir / "daemon.json"
 
 
-def log_path(config: Config) -> Path:
+def find_log_path(config: Config) -> Path:
     return config.state_dir / "logs" / "daemon.log"
 
 
-def output_path(config: Config) -> Path:
-    """The output of the daemon and its engines since the last start, or since it grew too long."""
+def find_output_path(config: Config) -> Path:
+    """What the daemon and its engines have printed since the daemon's start, or since the file was
+    last emptied (`bound_output`)."""
     return config.state_dir / "logs" / "daemon.out"
 
 
-def kept_output_path(config: Config) -> Path:
-    """The output before that."""
-    return output_path(config).with_suffix(".out.1")
+def find_kept_output_path(config: Config) -> Path:
+    """What they printed before, up to the start or emptying before that."""
+    return find_output_path(config).with_suffix(".out.1")
 
 
 def bound_output(config: Config) -> None:
-    """Copy an output that grew too long to its second name, and empty it. The engines have the file
-    open, so it is cut in place. On a full disk only the copy is lost."""
-    path = output_path(config)
+    """Copy an output file that has grown too long to `find_kept_output_path`, and empty it. It is
+    emptied in place, since the engines have it open, and on a full disk without a copy."""
+    path = find_output_path(config)
     try:
         if path.stat().st_size <= OUTPUT_BYTES:
             return
         with contextlib.suppress(OSError):
-            shutil.copyfile(path, kept_output_path(config))
+            shutil.copyfile(path, find_kept_output_path(config))
         os.truncate(path, 0)
     except OSError as error:
-        log.warning("the output %s can't be cut: %s", path, error.strerror)
+        log.warning("the output %s can't be emptied: %s", path, error.strerror)
 
 
 def prepare_state_dir(config: Config) -> None:
-    """Make the state folder. Raises ConfigError when it can't be written, or its disk is full."""
+    """Make the state folder and check that it can be written. Raises ConfigError if it can't, or if
+    its disk is full. A process that holds the lock must not call this, since that would release it.
+    """
     try:
         (config.state_dir / "logs").mkdir(parents=True, exist_ok=True)
         config.state_dir.chmod(0o700)
-        with lock_path(config).open("a"), output_path(config).open("a"):
+        with find_lock_path(config).open("a"), find_output_path(config).open("a"):
             pass
         disk = os.statvfs(config.state_dir)
         if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        raise state_error(config, error) from error
+        raise explain_unwritable_state(config, error) from error
 
 
-def state_error(config: Config, error: OSError) -> ConfigError:
+def explain_unwritable_state(config: Config, error: OSError) -> ConfigError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ConfigError(
             f"the disk of the state folder {config.state_dir} is full", hint="free some space"
@@ -108,7 +118,7 @@ def state_error(config: Config, error: OSError) -> ConfigError:
     )
 
 
-def already_running_error(config: Config, pid: int | None) -> DaemonError:
+def explain_running_daemon(config: Config, pid: int | None) -> DaemonError:
     return DaemonError(
         f"a daemon is already running (process {pid}) with the state folder {config.state_dir}",
         hint="stop it: flashedge down",
@@ -119,27 +129,28 @@ class Lock:
     """The lock that the one daemon of a state folder holds while its process lives."""
 
     def __init__(self, config: Config, inherited: int | None = None) -> None:
-        """inherited: descriptor of the file, of this process before it replaced itself. Raises
-        DaemonError naming the process that holds the lock."""
+        """Take the lock. inherited: the descriptor by which this process held it before it replaced
+        itself. Raises DaemonError naming the process that holds the lock, or ConfigError."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
-        self.descriptor = os.open(lock_path(config), flags) if inherited is None else inherited
+        self.descriptor = os.open(find_lock_path(config), flags) if inherited is None else inherited
         os.set_inheritable(self.descriptor, False)
         try:
             fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self.descriptor)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
-                raise state_error(config, error) from error
-            raise already_running_error(config, find_holder(config)) from error
+                raise explain_unwritable_state(config, error) from error
+            raise explain_running_daemon(config, find_holder(config)) from error
 
     def release(self) -> None:
         os.close(self.descriptor)
 
 
 def find_holder(config: Config) -> int | None:
-    """The pid of the daemon that holds the lock. None when no daemon runs."""
+    """Find the pid of the daemon that holds the lock, or None. The daemon itself must not call
+    this, since it would release the lock."""
     try:
-        with lock_path(config).open("r+") as file:
+        with find_lock_path(config).open("r+") as file:
             query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, query))
     except (FileNotFoundError, PermissionError):
@@ -148,26 +159,26 @@ def find_holder(config: Config) -> int | None:
 
 
 def write_record(config: Config, record: DaemonRecord) -> None:
-    """Raises ConfigError when the state folder can't be written."""
-    path = record_path(config)
+    """Write the record in one step. Raises ConfigError when the state folder can't be written."""
+    path = find_record_path(config)
     try:
         fresh = path.with_suffix(".json.new")
         fresh.write_text(json.dumps(dataclasses.asdict(record)) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
-        raise state_error(config, error) from error
+        raise explain_unwritable_state(config, error) from error
 
 
 def read_record(config: Config) -> DaemonRecord | None:
-    """The record, even of a daemon that has ended. None when it is missing or damaged."""
+    """Read the record, even of a daemon that has ended. None when it is missing or damaged."""
     try:
-        return DaemonRecord(**json.loads(record_path(config).read_text(encoding="utf-8")))
+        return DaemonRecord(**json.loads(find_record_path(config).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
 def find(config: Config) -> DaemonRecord | None:
-    """The running daemon of this state folder. None before it listens."""
+    """Find the running daemon of this state folder. None if there is none that listens."""
     pid = find_holder(config)
     record = read_record(config)
     return record if pid is not None and record is not None and record.pid == pid else None

@@ -1,6 +1,7 @@
-"""uvicorn's HTTP connection on h11, with limits on the size of headers and on their time to arrive.
+"""uvicorn's h11 connection, with limits on how long headers are and how long they take to arrive.
 
-The checks of `api.guard` come after the headers, so a client without a key could send endless ones.
+The API key is checked only once the headers are there (`api.guard`). Without these limits, a client
+that has no key could use up memory with endless headers, or connections with slow ones.
 """
 
 import asyncio
@@ -11,13 +12,15 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_BYTES = 64 << 10
-"""Most bytes of a request's line and headers."""
+"""Most bytes of a request line and its headers. Chosen by hand: four times h11's default, so that
+no client's key and cookies are too long."""
 HEADER_TIMEOUT_S = 30.0
-"""Most seconds until they have arrived, from the start of the connection or of the request on."""
+"""Longest time from the connection, or from the first byte of a later request, to the end of its
+headers. Chosen by hand: 3 s would cut off clients that connect ahead of their first request."""
 
 
 class HttpConnection(H11Protocol):
-    """Closes a connection whose headers do not arrive in time, and says what was wrong as JSON."""
+    """Closes connections whose headers take too long, and answers errors of HTTP in JSON."""
 
     _waits: asyncio.TimerHandle | None = None
 
@@ -34,7 +37,7 @@ class HttpConnection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or has too many headers, and close the connection."""
+        """Answer a request that is no valid HTTP or has too long headers, then close."""
         text = f"{msg.rstrip('.')}, or its headers are longer than {HEADER_BYTES} bytes"
         error = {"message": text, "type": "invalid_request_error", "param": None, "code": None}
         body = json.dumps({"error": error}).encode()

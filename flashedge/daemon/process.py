@@ -29,11 +29,11 @@ from flashedge.daemon.files import (
     Lock,
     bound_output,
     build_url,
-    log_path,
+    explain_unwritable_state,
+    find_log_path,
+    find_record_path,
     prepare_state_dir,
     read_record,
-    record_path,
-    state_error,
     write_record,
 )
 from flashedge.errors import DaemonError, FlashEdgeError
@@ -42,30 +42,38 @@ from flashedge.literal import show_literally
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
 KEEP_ALIVE_S = 75
-"""Longest silence of an open connection between two requests. Most clients drop theirs earlier: one
-that uses it just when it is closed here would see an error."""
+"""Longest time that a connection stays open without a request. Most clients close theirs earlier;
+so none sends a request on a connection that is just being closed here, which would be an error."""
+
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
-LOG_BYTES, LOG_FILES = 5 << 20, 4
+LOG_BYTES = 5 << 20
+LOG_FILES = 4
 OUTPUT_TICKS = 100
-"""Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
-ANSWER_TIMEOUT_S = 1.0
-OPTION = "--inherited"
+"""Ticks of uvicorn, ten a second, between two checks of the output's length."""
+
+ANSWER_TIMEOUT_S = 1.0  # another FlashEdge daemon answers /health in milliseconds
+INHERITED_OPTION = "--inherited"
 ERROR_MARK = "flashedge-daemon-error "
+"""What the line begins with by which a detached daemon reports its error as JSON."""
+
 App = Any
+"""A FastAPI application, whose class is too slow to import here."""
+
 MakeApp = Callable[[Config, bool], App]
+"""The bool: whether to load the default pair at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
     """What a daemon passes on to the fresh process that replaces it, to give its memory back.
 
-    A process that has imported vLLM keeps some 700 MiB; the fresh one takes a tenth of that until a
+    A process that has imported vLLM keeps some 700 MiB. The fresh one takes a tenth of that until a
     request needs a pair. The process id, the lock and the listening sockets stay, so no client is
     refused: a connection made meanwhile waits for about a second.
     """
 
     listening: Sequence[int]
-    """Descriptors of the sockets."""
+    """Descriptors of the listening sockets."""
     lock: int
     """Descriptor of the lock's file. Closing any descriptor of that file would release the lock."""
     busy_at: float
@@ -84,8 +92,9 @@ class Inherited:
         """Run the daemon's own command line again, in this process."""
         for descriptor in (*self.listening, self.lock):
             os.set_inheritable(descriptor, True)
-        words = [word for word in sys.orig_argv[1:] if not word.startswith(f"{OPTION}=")]
-        os.execv(sys.executable, [sys.executable, *words, f"{OPTION}={json.dumps(asdict(self))}"])
+        inherited = f"{INHERITED_OPTION}={json.dumps(asdict(self))}"
+        words = [word for word in sys.orig_argv[1:] if not word.startswith(f"{INHERITED_OPTION}=")]
+        os.execv(sys.executable, [sys.executable, *words, inherited])
 
 
 def make_app(config: Config, load: bool) -> App:
@@ -100,11 +109,14 @@ def serve(
 ) -> Inherited | None:
     """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded.
 
-    inherited: of the process that this one replaces, and then no pair is loaded before a request.
-    Returns what a process that replaces this one inherits. Raises FlashEdgeError.
+    inherited: what the process that this one replaces has passed on. With it no pair is loaded
+    before a request needs one.
+    Returns what to pass on to a process that has to replace this one, or None when the daemon is
+    to end. Raises FlashEdgeError.
     """
     check_exposure(config)
-    prepare_state_dir(config)
+    if inherited is None:
+        prepare_state_dir(config)
     lock = Lock(config, None if inherited is None else inherited.lock)
     listening: list[socket.socket] = []
     passed_on: Inherited | None = None
@@ -129,7 +141,7 @@ def serve(
         app = make(config, inherited is None)
         if inherited is not None:
             app.state.service.idle.busy_at = inherited.busy_at
-        server = _server(app, config, listening)
+        server = _build_server(app, config, listening)
         server.run(sockets=listening)
         if not server.started:
             raise DaemonError("the daemon did not start", hint="flashedge logs")
@@ -148,14 +160,15 @@ def serve(
                 each.close()
             if listening:
                 with contextlib.suppress(OSError):
-                    record_path(config).unlink()
+                    find_record_path(config).unlink()
             log.info("daemon stopped")
             lock.release()
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """The listening sockets, the one of `host` first. Clients take localhost for 127.0.0.1 or ::1,
-    so a daemon on one listens on the other too, where that is free. Raises DaemonError."""
+    """Open the listening sockets, the one of `host` first. Clients resolve localhost to 127.0.0.1
+    or to ::1, so a daemon on one of them also listens on the other if that is free. Raises
+    DaemonError when `host` and `port` can't be used."""
     first = bind(host, port)
     name, port = first.getsockname()[:2]
     others = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
@@ -169,7 +182,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Raises DaemonError when the address can't be used."""
+    """Open a socket that listens on `host`. Raises DaemonError when the address can't be used."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, proto, _, address = found[0]
@@ -202,6 +215,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def is_flashedge(host: str, port: int) -> bool:
+    """Whether a FlashEdge daemon answers at this address."""
     import httpx
 
     try:
@@ -214,8 +228,9 @@ def is_flashedge(host: str, port: int) -> bool:
 
 
 def reap_orphans(config: Config) -> None:
-    """Kill engines that outlived a killed daemon: those of its session with vLLM or FlashEdge in
-    their command lines. A session whose leader is alive belongs to another program."""
+    """Kill the engines that a killed daemon left behind: the processes of its session that have
+    vLLM or FlashEdge in their command lines. Kills nothing while a process has the daemon's id,
+    since the session may be that process's by now."""
     import psutil
 
     before = read_record(config)
@@ -244,15 +259,15 @@ def kill_children() -> None:
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
-    psutil.wait_procs(alive, timeout=0.5)  # no zombies for a process that replaces this one
+    psutil.wait_procs(alive, timeout=0.5)  # else a process that replaces this one has zombies
 
 
-def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:
-    """A uvicorn server that ends the application before it waits for open connections: a stream
-    ends only when its run does.
+def _build_server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:
+    """Build a uvicorn server that ends the application before it waits for open connections, since
+    a stream ends only when its run does.
 
-    It stops after `idle_timeout_s` without a request. When the engines are due to be unloaded it
-    stops as well, and `kept` has the descriptors by which another process can go on listening.
+    It stops after `idle_timeout_s` without a request. It also stops when the engines are due to be
+    unloaded; then `kept` holds descriptors by which another process can go on listening.
     """
     import uvicorn
 
@@ -283,7 +298,7 @@ def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any
             await super().shutdown(sockets)
 
         async def _finish_accepted(self) -> None:
-            """Answer what came before the other process listens, then leave the rest to it."""
+            """Answer the requests on accepted connections. The next process accepts the others."""
             await asyncio.sleep(ACCEPTED_S)
             while not app.state.service.idle.idle_s:  # noqa: ASYNC110 - no event says that it is idle
                 await asyncio.sleep(ACCEPTED_S)
@@ -310,7 +325,7 @@ def _exit_on_signal(number: int, _frame: object) -> NoReturn:
 
 
 class _LiteralFormatter(logging.Formatter):
-    """Log lines hold what requests hold, and people read them on terminals."""
+    """Makes control characters visible. Log lines quote requests, and are read on terminals."""
 
     def format(self, record: logging.LogRecord) -> str:
         return show_literally(super().format(record))
@@ -319,10 +334,10 @@ class _LiteralFormatter(logging.Formatter):
 def _configure_logging(config: Config) -> None:
     try:
         file = logging.handlers.RotatingFileHandler(
-            log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
+            find_log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
         )
     except OSError as error:
-        raise state_error(config, error) from error
+        raise explain_unwritable_state(config, error) from error
     handlers: list[logging.Handler] = [file]
     if sys.stderr.isatty():
         handlers.append(logging.StreamHandler())
@@ -333,12 +348,14 @@ def _configure_logging(config: Config) -> None:
 
 
 def main(argv: Sequence[str] | None = None, make: MakeApp = make_app) -> int:
-    """Run the daemon and return its exit code. A detached daemon writes an error as one marked line
-    to stderr, for the process that started it."""
-    parser = argparse.ArgumentParser(prog="python -m flashedge.daemon", description=serve.__doc__)
+    """Run the daemon and return its exit code. A detached daemon reports an error as one line with
+    ERROR_MARK to stderr, for the process that started it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flashedge.daemon", description="Run the daemon until SIGTERM or SIGINT."
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="values")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(OPTION, type=Inherited.parse, help=argparse.SUPPRESS)
+    parser.add_argument(INHERITED_OPTION, type=Inherited.parse, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     try:
         config = load_config(dict(v.split("=", 1) for v in given.values))

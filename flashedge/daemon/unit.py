@@ -1,9 +1,9 @@
-"""The daemon as a service of systemd, for one user: started at login, restarted when it fails."""
+"""The daemon as a systemd user service, which starts at login and restarts when it fails."""
 
 import os
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from flashedge.config import Config
@@ -27,7 +27,7 @@ KillMode=mixed
 WantedBy=default.target
 """
 _KEPT = ("PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH")
-"""Variables, in addition to our own, that the engines need as they are in this shell."""
+"""Variables that the engines need as they are in this shell, in addition to FLASHEDGE_ ones."""
 
 
 def find_unit_path() -> Path:
@@ -38,15 +38,15 @@ def find_unit_path() -> Path:
 def build_unit(
     config: Config, values: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The unit's text, with this shell's folders and FLASHEDGE_ variables. values: settings of the
-    command line."""
+    """Build the unit's text, with the folders of `config` and this shell's FLASHEDGE_ variables.
+    values: settings of the command line."""
     command = [*PRODUCT, *list_options(config, values)]
     kept = {
-        name: v
-        for name, v in environ.items()
+        name: value
+        for name, value in environ.items()
         if name in _KEPT or (name.startswith("FLASHEDGE_") and name != "FLASHEDGE_HOME")
-    }
-    lines = [f"Environment={_quote(f'{name}={v}')}" for name, v in sorted(kept.items())]
+    }  # the folders that FLASHEDGE_HOME sets are in the command
+    lines = [f"Environment={_quote(f'{name}={value}')}" for name, value in sorted(kept.items())]
     return _UNIT.format(
         command=" ".join(_quote(part.replace("$", "$$")) for part in command),
         environment="\n".join(lines),
@@ -54,8 +54,9 @@ def build_unit(
 
 
 def install(config: Config, values: Mapping[str, object]) -> Path:
-    """Write the unit, and let systemd start it now and at every login. Returns its path. Raises
-    DaemonError where there is no systemd for users; the unit is written nevertheless."""
+    """Write the unit, and let systemd start it now and at every login. Returns the unit's path.
+    Raises DaemonError when the unit can't be written, or when systemd does not answer or refuses;
+    then the unit stays."""
     path = find_unit_path()
     text = build_unit(config, values)
     try:
@@ -72,7 +73,8 @@ def install(config: Config, values: Mapping[str, object]) -> Path:
 
 
 def uninstall() -> Path | None:
-    """Stop the service and remove its unit. None: there is none. Raises DaemonError."""
+    """Stop the service and remove its unit. Returns the unit's path, or None if there is none.
+    Raises DaemonError when systemd does not answer or refuses."""
     path = find_unit_path()
     if not path.exists():
         return None
@@ -83,7 +85,7 @@ def uninstall() -> Path | None:
 
 
 def _call_systemd(*words: str) -> None:
-    command: Sequence[str] = ("systemctl", "--user", *words)
+    command = ("systemctl", "--user", *words)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -99,6 +101,6 @@ def _call_systemd(*words: str) -> None:
 
 
 def _quote(text: str) -> str:
-    """One word of a unit's line: systemd reads quotes, backslashes and % in it."""
+    """Quote a word for a unit, where systemd interprets quotes, backslashes and `%`."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'

@@ -14,7 +14,7 @@ import pytest
 
 from flashedge.config import Config
 from flashedge.daemon import control
-from flashedge.daemon.files import log_path
+from flashedge.daemon.files import find_log_path
 from flashedge.errors import ConfigError
 from flashedge.events import from_json
 from flashedge.tui.state import build_replay
@@ -88,7 +88,7 @@ def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(disk: Path, config: 
         start_simulated(config)
     filler.unlink()
     start_simulated(config)
-    assert "Traceback" not in log_path(config).read_text()
+    assert "Traceback" not in find_log_path(config).read_text()
 
 
 # ---------------------------------------------------------------- an old store

@@ -45,7 +45,7 @@ def test_idle_engines_are_unloaded_and_the_next_request_loads_them(
     listed = httpx.get(f"{url}/v1/runs", timeout=60).json()["data"]
     assert [run["id"] for run in listed] == [again["id"], first["id"]]
     assert control.stop(config) == daemon.pid
-    assert not files.record_path(config).exists()
+    assert not files.find_record_path(config).exists()
 
 
 def test_no_client_is_refused_while_the_process_is_replaced(

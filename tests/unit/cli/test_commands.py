@@ -1,6 +1,7 @@
 """The other commands: daemon, runs, models, doctor; help and speed."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -248,6 +249,20 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert down.err == f"stopping the daemon (process {told['pid']})\n", "before it has ended"
     assert down.out == f"stopped the daemon (process {told['pid']})\n"
     assert "no daemon runs" in cli("down").err
+
+
+def test_up_in_the_foreground_becomes_the_daemon_process(cli: Cli, monkeypatch: Patch) -> None:
+    class Replaced(BaseException):
+        pass
+
+    def replace_process(path: str, command: list[str]) -> None:
+        assert (path, command[3]) == (sys.executable, "flashedge.daemon")
+        assert command[-2:] == ["--set", "port=0"]
+        raise Replaced
+
+    monkeypatch.setattr(os, "execv", replace_process)
+    with pytest.raises(Replaced):
+        cli("up", "--foreground", "--port", "0")
 
 
 def test_runs(cli: Cli, daemon: FakeDaemon) -> None:

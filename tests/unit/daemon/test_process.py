@@ -19,8 +19,13 @@ import pytest
 
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files, process
-from flashedge.daemon.files import bound_output, kept_output_path, log_path, output_path
-from flashedge.daemon.process import _server, bind, listen, serve
+from flashedge.daemon.files import (
+    bound_output,
+    find_kept_output_path,
+    find_log_path,
+    find_output_path,
+)
+from flashedge.daemon.process import _build_server, bind, listen, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 from tests.support.cli_rig import Patch, failing
 from tests.support.commands import wait_for
@@ -71,9 +76,9 @@ def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     assert record.pid == process.pid == files.find_holder(config)
     assert record.url == f"http://127.0.0.1:{config.port}"
     assert (control.stop(config), process.wait(60)) == (process.pid, 0)
-    assert (files.find(config), files.record_path(config).exists()) == (None, False)
+    assert (files.find(config), files.find_record_path(config).exists()) == (None, False)
     assert control.stop(config) is None
-    assert "daemon stopped" in files.log_path(config).read_text()
+    assert "daemon stopped" in files.find_log_path(config).read_text()
 
 
 def test_a_second_daemon_names_the_first(config: Config) -> None:
@@ -108,16 +113,17 @@ def test_a_stale_record_is_ignored(config: Config) -> None:
     )
     files.write_record(config, record)
     assert (files.read_record(config), record.url) == (record, "http://[::1]:1")
-    assert json.loads(files.record_path(config).read_text())["pid"] == os.getpid()
+    assert replace(record, host="[::1]").url == record.url, "a host as in a URL"
+    assert json.loads(files.find_record_path(config).read_text())["pid"] == os.getpid()
     assert files.find(config) is None
     assert control.stop(config) is None  # it must not kill this process
     for damaged in ("", "{", "[]", '{"pid": 1}'):
-        files.record_path(config).write_text(damaged)
+        files.find_record_path(config).write_text(damaged)
         assert files.find(config) is None
     killed = up(config)
     killed.kill()
     killed.wait(60)
-    assert files.record_path(config).exists()
+    assert files.find_record_path(config).exists()
     assert files.find(config) is None
     up(config)
     found = files.find(config)
@@ -229,7 +235,7 @@ print(code, heavy)
 def test_clients_drop_idle_connections_before_the_daemon_does(config: Config) -> None:
     """The openai and anthropic packages keep them for 5 seconds, as uvicorn would."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _server(None, config, listening)
+        server = _build_server(None, config, listening)
     assert server.config.timeout_keep_alive > 60
 
 
@@ -253,16 +259,16 @@ def test_logs_rotate(config: Config, own_logging: None, monkeypatch: Patch) -> N
     process._configure_logging(config)
     for i in range(500):
         logging.getLogger("flashedge.runtime.run").info("%s, number %d", LINE, i)
-    kept = sorted(log_path(config).parent.glob("daemon.log*"))
+    kept = sorted(find_log_path(config).parent.glob("daemon.log*"))
     assert [path.name for path in kept] == ["daemon.log", *(f"daemon.log.{i}" for i in (1, 2, 3))]
     assert all(path.stat().st_size <= 2000 for path in kept)
-    assert log_path(config).read_text().splitlines()[-1].endswith(f"{LINE}, number 499")
+    assert find_log_path(config).read_text().splitlines()[-1].endswith(f"{LINE}, number 499")
 
 
 def test_a_long_output_is_kept_once_and_begins_anew(config: Config) -> None:
     """Whoever holds the file open goes on writing at its end."""
     files.prepare_state_dir(config)
-    path = output_path(config)
+    path = find_output_path(config)
     path.unlink()
     bound_output(config)
     assert not path.exists(), "one that is not there is none"
@@ -274,19 +280,19 @@ def test_a_long_output_is_kept_once_and_begins_anew(config: Config) -> None:
         bound_output(config)
         writer.write(b"after\n")
     assert path.read_bytes() == b"after\n"
-    assert kept_output_path(config).stat().st_size == files.OUTPUT_BYTES + 6
+    assert find_kept_output_path(config).stat().st_size == files.OUTPUT_BYTES + 6
 
 
 def test_a_full_disk_costs_the_copy_only(config: Config, monkeypatch: Patch) -> None:
     files.prepare_state_dir(config)
-    output_path(config).write_bytes(b"x" * (files.OUTPUT_BYTES + 1))
+    find_output_path(config).write_bytes(b"x" * (files.OUTPUT_BYTES + 1))
     monkeypatch.setattr(shutil, "copyfile", failing(OSError(errno.ENOSPC, "No space left")))
     bound_output(config)
-    assert output_path(config).stat().st_size == 0
+    assert find_output_path(config).stat().st_size == 0
 
 
 def test_a_running_daemon_bounds_output(config: Config, monkeypatch: Patch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "chatty")
     up(config)
-    wait_for(lambda: output_path(config).stat().st_size == 0)
-    assert kept_output_path(config).stat().st_size > files.OUTPUT_BYTES
+    wait_for(lambda: find_output_path(config).stat().st_size == 0)
+    assert find_kept_output_path(config).stat().st_size > files.OUTPUT_BYTES
