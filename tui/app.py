@@ -248,7 +248,7 @@ class DashboardApp(App[None]):
                     self.state, is_new = replace(self.state, strategies=names), False
             except FlashEdgeError as error:
                 failures, is_new = failures + 1, True
-                pause_s = RETRIES.pause_s(failures)
+                pause_s = RETRIES.find_pause_s(failures)
                 self.state = state.lose_daemon(self.state, error.line, pause_s)
             else:
                 failures, pause_s = 0, self._poll_s

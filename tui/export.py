@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
+from flashedge.client.run_figures import compute_child_priors, compute_rollout_values, is_mcts
 from flashedge.client.run_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView, RunView
 from flashedge.client.words import describe_distrust, format_count
 from flashedge.literal import escape_page, format_json, show_in_line
@@ -43,7 +43,7 @@ def write_tree(run: RunView, target: Path) -> None:
 
 def to_json(run: RunView) -> str:
     best = frozenset(run.path(run.best))
-    values = rollout_values(run)
+    values = compute_rollout_values(run)
     tree = {
         "run": run.id,
         "state": run.state,
@@ -67,7 +67,7 @@ def _node(
     data |= {"answer": node.answer, "text": node.text, "best": best}
     if is_mcts(run) and node.parent is not None:
         visits, value = values.get(node.id, (0, None))
-        prior = child_priors(run, node.parent).get(node.id)
+        prior = compute_child_priors(run, node.parent).get(node.id)
         data |= {"visits": visits, "value": value, "prior": prior}
     return data
 

@@ -33,12 +33,15 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
     async def events(
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
-        """The run's events after number `after` to the terminal one, over one connection.
-        `follow.follow` reconnects. Raises DaemonError when cut off, RunInterrupted when the daemon
-        ended before the run did."""
+        """Yield (number, event) of the run's events, from the one after `after` to the terminal
+        one, in groups as they arrive, over one connection; `follow.follow` reconnects.
+
+        Raises the error that the daemon reports, DaemonError when the connection breaks, and
+        RunInterrupted when the daemon ended before the run did.
+        """
         last = after
         path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
-        timeout = self._patient(READ_TIMEOUT_S)
+        timeout = self._build_timeout(READ_TIMEOUT_S)
         async with aclosing(self.stream("GET", path, headers=headers, timeout=timeout)) as pieces:
             async for frames in pieces:
                 items: list[tuple[int, Event]] = []
@@ -60,7 +63,8 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
     async def stream(
         self, method: str, path: str, **kwargs: Any
     ) -> AsyncGenerator[list[protocol.Frame]]:
-        """The complete frames of a stream, as they arrive. kwargs: of httpx's `stream`."""
+        """Yield the frames of a stream in groups, as they arrive. kwargs: passed to httpx's
+        `stream`. Raises the error that the daemon answers, or DaemonError."""
         try:
             async with self._http.stream(method, path, **kwargs) as response:
                 if response.is_error:

@@ -1,4 +1,4 @@
-"""Events in words, one line each."""
+"""The lines of a run's event log: each event in words."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,10 +23,15 @@ _CATEGORIES: Mapping[str, tuple[type, ...]] = {
     "errors": (events.EngineRestarted, events.RunFailed, events.RunCancelled),
 }
 CATEGORIES = tuple(_CATEGORIES)
-"""What the lines can be filtered by. The run's start and end belong to none of them."""
+"""What the lines can be filtered by. RunStarted and RunFinished belong to none of them."""
 
 FEW_SCORES = 4
-"""Up to this many consecutive scores of a level have a line each; more share one."""
+"""Up to this many consecutive scores of a level have a line each; more share one. Chosen by hand:
+with 40, a beam's scores would push the other steps out of the log."""
+
+
+PROBE_CHARS = 60
+"""Characters that a line shows of a probe's text: an answer, where the probe found one."""
 
 
 class ScoreTally(NamedTuple):
@@ -35,10 +40,10 @@ class ScoreTally(NamedTuple):
     depth: int
     scored: int
     best: float
-    total: float
+    sum: float
 
     def describe(self) -> str:
-        mean = self.total / self.scored
+        mean = self.sum / self.scored
         return f"level {self.depth}: {self.scored} scores, best {self.best:.2f}, mean {mean:.2f}"
 
 
@@ -49,7 +54,7 @@ class EventLine:
     """One of `CATEGORIES`, or "run"."""
     text: str
     tally: ScoreTally | None = None
-    """Only for a score: its sum with the scores right before it at its level."""
+    """Of a score, together with those of its level right before it. None for other events."""
 
 
 def find_category(event: Event) -> str:
@@ -61,12 +66,11 @@ def tally_score(before: ScoreTally | None, depth: int, score: float) -> ScoreTal
     it. Another level begins a new tally."""
     if before is None or before.depth != depth:
         return ScoreTally(depth, 1, score, score)
-    _, scored, best, total = before
-    return ScoreTally(depth, scored + 1, max(best, score), total + score)
+    return ScoreTally(depth, before.scored + 1, max(before.best, score), before.sum + score)
 
 
 def describe(event: Event) -> str | None:
-    """The event in a line, without its number. None for Progress, which is sent too often."""
+    """Describe the event in one line. None for Progress, which comes too often for the log."""
     text = _describe(event)
     return None if text is None else show_in_line(text)
 
@@ -100,15 +104,16 @@ def _describe(event: Event) -> str | None:
             value = "unknown" if event.certainty is None else f"{event.certainty:.2f}"
             return f"certainty {value} from {format_count(event.answers, 'answer')}"
         case events.Probed():
-            return f"node {event.node} probed: {show_in_line(event.text)[:60]}"
+            return f"node {event.node} probed: {show_in_line(event.text)[:PROBE_CHARS]}"
         case events.EarlyExit():
             return f"stopped early: {event.reason.replace('_', ' ')}"
         case events.EngineRestarted():
             return f"the {event.engine} engine died and was restarted in {event.waited_s:.1f} s"
         case events.KvSplitChanged():
-            mib = event.generator_bytes / 2**20, event.verifier_bytes / 2**20
+            generator = f"{event.generator_bytes / 2**20:.0f} MiB generator"
+            verifier = f"{event.verifier_bytes / 2**20:.0f} MiB verifier"
             turns = ", one engine at a time" if event.offload else ""
-            return f"KV memory: {mib[0]:.0f} MiB generator, {mib[1]:.0f} MiB verifier{turns}"
+            return f"KV memory: {generator}, {verifier}{turns}"
         case events.Offloaded():
             return f"{event.engine} KV offloaded: {event.saved_bytes / 2**20:.0f} MiB saved"
         case events.Restored():

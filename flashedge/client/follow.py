@@ -1,7 +1,7 @@
-"""Follow a run while the connection to its daemon may break.
+"""Follow a run over connections that may break.
 
-`RetryPolicy` and `Reconnection` decide without I/O: after which event to resume, how long to pause,
-when to give up. `follow` and `retry` apply them; so does the synchronous client.
+`RetryPolicy` and `Reconnection` decide without I/O after which event to resume, how long to pause,
+and when to give up. `follow`, `retry` and the synchronous client apply them.
 """
 
 from __future__ import annotations
@@ -22,31 +22,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANCEL_TIMEOUT_S = 5.0
+"""Longest time that a program which leaves waits for its run to be cancelled. Chosen by hand: a
+daemon that is alive answers in milliseconds."""
+
 MIN_QUEUE_PAUSE_S = 0.05
-"""Between two tries when the daemon says that its queue is full and asks for no pause."""
+"""Shortest pause after `queue_full`. Without it a Retry-After of 0 would make `retry` spin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
+    """How often, and after which pauses, a failed call is repeated."""
+
     first_s: float
     """The pause after the first failure. Each further failure in a row doubles it."""
     longest_s: float = math.inf
+    """The longest pause."""
     max_retries: int | None = None
-    """Retries in a row before the caller gives up. None never gives up."""
+    """Most retries in a row; the next failure is final. None: there is no limit."""
 
-    def pause_s(self, failures: int) -> float:
-        doublings = min(failures - 1, 63)  # no float overflows however long the daemon is away
+    def find_pause_s(self, failures: int) -> float:
+        """The pause after so many failures in a row, at least one."""
+        doublings = min(failures - 1, 63)  # 2.0**1024 would raise OverflowError
         return min(self.first_s * 2.0**doublings, self.longest_s)
 
 
 ATTENDED = RetryPolicy(first_s=0.25, max_retries=3)
-"""For a user who waits at the terminal: gives up after two seconds."""
+"""For a user who waits at the terminal: pauses for about two seconds in all, then gives up."""
 
 UNATTENDED = RetryPolicy(first_s=0.25, longest_s=4.0, max_retries=5)
-"""For long jobs such as a batch: gives up after eight seconds."""
+"""For long jobs such as a batch: pauses for about eight seconds in all, then gives up."""
 
 
 class Reconnection:
+    """Where to resume a run's events, and how often in a row the daemon could not be reached."""
+
     def __init__(self, policy: RetryPolicy, after: int = 0) -> None:
         self.last = after
         """The number of the last event received: the stream resumes after it."""
@@ -59,12 +68,12 @@ class Reconnection:
         self._failures = 0
 
     def fail(self) -> float | None:
-        """Note a failure. The pause before the next try, or None when it is time to give up."""
+        """Note a failure. Returns the pause in seconds before the next try, or None to give up."""
         self._failures += 1
         limit = self._policy.max_retries
         if limit is not None and self._failures > limit:
             return None
-        return self._policy.pause_s(self._failures)
+        return self._policy.find_pause_s(self._failures)
 
 
 def explain_lost_run(run: str, error: DaemonError) -> DaemonError:
@@ -77,10 +86,11 @@ def explain_lost_run(run: str, error: DaemonError) -> DaemonError:
 async def follow(
     client: AsyncClient, run: str, policy: RetryPolicy, after: int = 0
 ) -> AsyncGenerator[tuple[Numbered, ...]]:
-    """The run's events after number `after` to the terminal one, reconnecting when cut off.
+    """Yield (number, event) of the run's events, from the one after `after` to the terminal one, in
+    groups as they arrive. Reconnects when the connection breaks.
 
-    Raises RunInterrupted when the daemon ended before the run did, DaemonError when it stays away,
-    NotFound when it does not know the run.
+    Raises RunInterrupted when the daemon ended before the run did, DaemonError when the daemon
+    stays away, and the error that the daemon reports, such as NotFound.
     """
     connection = Reconnection(policy, after)
     while True:
@@ -102,16 +112,17 @@ async def follow(
 async def retry(
     call: Callable[[], Awaitable[T]], policy: RetryPolicy, on_loss: Callable[[], None] | None = None
 ) -> T:
-    """The result of `call`, repeated while the queue is full or the daemon does not answer.
+    """Return the result of `call`, which is repeated while the queue is full, and by `policy` while
+    the daemon is away or its engine is dead.
 
-    `on_loss` is called at each failure to reach the daemon. Raises DaemonError or EngineDead when
-    the daemon stays away.
+    `on_loss` is called at each DaemonError and EngineDead; the last one is raised in the end.
     """
     connection = Reconnection(policy)
     while True:
         try:
             return await call()
         except QueueFull as error:
+            connection = Reconnection(policy)  # the daemon answered: a row of failures ends
             pause_s = max(error.retry_after_s, MIN_QUEUE_PAUSE_S)
         except (DaemonError, EngineDead):
             if on_loss is not None:
@@ -123,7 +134,7 @@ async def retry(
 
 
 async def cancel_quietly(client: AsyncClient, run: str) -> None:
-    """Cancel a run on leaving. A daemon that does not answer is left alone."""
+    """Cancel a run that nobody waits for any more. Errors and a late answer are ignored."""
     with suppress(FlashEdgeError, TimeoutError):
         async with asyncio.timeout(CANCEL_TIMEOUT_S):
             await client.cancel(run)

@@ -15,20 +15,24 @@ from flashedge.literal import join_surrogates
 from flashedge.types import Message
 
 OPEN_STATUSES = ("queued", "running")
+"""Statuses of a run that is not over."""
 
 LONGEST_NAME = 200
-"""Characters that the name of a client or program may have in its header."""
+"""Most characters of a client's or program's name. The daemon would cut a longer one."""
 
-CHAT = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 CUT_REPLY = "the daemon went away in the middle of its reply"
 DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
 MAX_STREAMS = 64
-"""Most requests of a client at once, unless it asks for more."""
+"""Most requests that a client has open at once, unless its maker asks for another number."""
 
-READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
-_LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
+READ_TIMEOUT_S = 45.0
+"""Longest silence of a stream. The daemon pings it every ten seconds: a few pings may be late."""
+
+LOAD_TIMEOUT_S = 600.0
+"""Longest wait for an answer that needs a loaded pair. Large models take minutes to load."""
 
 Reply = TypeVar("Reply")
 _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
@@ -38,8 +42,9 @@ _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
 
 
 def build_headers(*, api_key: str | None, name: str | None, program: str | None) -> dict[str, str]:
-    """The headers of every request. name: the client's; clients take turns. program: what its
-    requests are a part of. Raises RequestError for a name that a header can't hold."""
+    """Build the headers of every request. name: of the client; the daemon lets clients take turns.
+    program: the name of the program that the requests belong to. Raises RequestError for a name
+    that a header can't hold."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     for param, value in (("client", name), ("program", program)):
         if value is None:
@@ -48,7 +53,7 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
         if not (value and is_printable and len(value) <= LONGEST_NAME):
             raise RequestError(
                 f"the {param} is named {value[:40]!r}",
-                hint=f"use 1 to {LONGEST_NAME} letters, digits and signs, without accents",
+                hint=f"use 1 to {LONGEST_NAME} ASCII letters, digits and signs",
                 param=param,
             )
         headers[f"X-FlashEdge-{param.title()}"] = value
@@ -56,8 +61,8 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 
 
 def make_sendable(value: Any) -> Any:
-    """The JSON value with `�` in place of each half surrogate. They come from texts that were cut
-    within a character, and from command lines that are not UTF-8."""
+    """Replace each lone surrogate in a JSON value by `�`, since UTF-8 can't encode it. They come
+    from texts cut within a character, and from command lines that are not UTF-8."""
     match value:
         case str():
             return join_surrogates(value)
@@ -71,7 +76,7 @@ def make_sendable(value: Any) -> Any:
 def build_chat_body(
     messages: Sequence[Message], model: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The body of a request that streams one reply. Options that are None are left out."""
+    """Build the body of a request that streams one reply. Options that are None are left out."""
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": m.content} for m in messages],
@@ -91,17 +96,17 @@ class Frame:
     event: str
     data: str
     id: str | None = None
-    """Its own id. An earlier event's does not carry over."""
+    """The frame's own id. Unlike in a browser, the id before it does not carry over."""
 
 
 class FrameReader:
-    """Cuts a stream into frames. Comments (pings) and an incomplete last frame are dropped."""
+    """Splits a stream into frames. Comments (pings) and an incomplete last frame are dropped."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def read(self, chunk: bytes) -> list[Frame]:
-        """The frames that this chunk completes. Lines end with `\\n` or `\\r\\n`."""
+        """Return the frames that this chunk completes. Lines end with `\\n` or `\\r\\n`."""
         *whole, self._rest = (self._rest + chunk.replace(b"\r", b"")).split(b"\n\n")
         return [frame for block in whole if (frame := _parse_block(block)) is not None]
 
@@ -113,12 +118,15 @@ def _parse_block(block: bytes) -> Frame | None:
         fields.setdefault(name, []).append(value.removeprefix(" "))
     if "data" not in fields:
         return None
-    (*_, event), (*_, number) = fields.get("event", ["message"]), fields.get("id", [None])
-    return Frame(event=event, data="\n".join(fields["data"]), id=number)
+    return Frame(
+        event=fields.get("event", ["message"])[-1],
+        data="\n".join(fields["data"]),
+        id=fields["id"][-1] if "id" in fields else None,
+    )
 
 
 def parse_frame(frame: Frame) -> dict[str, Any]:
-    """The frame's data. Raises DaemonError if it is not a JSON object."""
+    """Parse the frame's data. Raises DaemonError if it is not a JSON object."""
     try:
         data = json.loads(frame.data)
     except ValueError:
@@ -129,12 +137,13 @@ def parse_frame(frame: Frame) -> dict[str, Any]:
 
 
 def parse_event(frame: Frame, last: int) -> tuple[int, Event]:
-    """The frame's event and its number, which is `last` for a frame without an id. Raises the error
-    that the frame reports, or DaemonError when it can't be read."""
+    """Parse the frame's number and event. The number of a frame without an id is `last`, that of
+    the event before it. Raises the error that the frame reports, or DaemonError when the frame
+    can't be read."""
     data = parse_frame(frame)
-    if frame.event == "error" or ("error" in data and "type" not in data):
+    if frame.event == "error" or ("error" in data and "type" not in data):  # RunFailed has both
         raise parse_error(data, 500)
-    number = int(frame.id) if frame.id and frame.id.isdigit() else last
+    number = int(frame.id) if frame.id and frame.id.isdecimal() else last
     try:
         return number, events.from_json(data)
     except ValueError as error:
@@ -146,16 +155,18 @@ def parse_event(frame: Frame, last: int) -> tuple[int, Event]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPiece:
+    """What one frame adds to the reply."""
+
     text: str = ""
     reasoning: str = ""
     finish: str | None = None
-    """Why the reply ended; only in one of the last parts."""
+    """OpenAI's `finish_reason`. None before the reply's end."""
     usage: Mapping[str, Any] | None = None
-    """Token counts of the whole reply; only in one of the last parts."""
+    """OpenAI's `usage`, the token counts of the whole reply. None before its end."""
 
 
 def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
-    """The pieces in one frame. Raises the error that it reports."""
+    """Yield the pieces in one frame. Raises the error that the frame reports."""
     data = parse_frame(frame)
     if "error" in data:
         raise parse_error(data, 500)
@@ -173,7 +184,8 @@ def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
 
 
 def parse_json_object(response: httpx.Response) -> dict[str, Any]:
-    """The body of a response. Raises the error that it reports, or DaemonError."""
+    """Parse the body of a response. Raises the error that it reports, or DaemonError when it is no
+    JSON object."""
     try:
         body = response.json()
     except ValueError:
@@ -183,7 +195,7 @@ def parse_json_object(response: httpx.Response) -> dict[str, Any]:
         raise parse_error(
             body if isinstance(body, dict) else {},
             response.status_code,
-            retry_after_s=float(retry_after) if retry_after.isdigit() else 1.0,
+            retry_after_s=float(retry_after) if retry_after.isdecimal() else 1.0,
         )
     if not isinstance(body, dict):
         request = response.request
@@ -192,7 +204,8 @@ def parse_json_object(response: httpx.Response) -> dict[str, Any]:
 
 
 def parse_error(body: Mapping[str, Any], status: int, retry_after_s: float = 1.0) -> FlashEdgeError:
-    """The error in `{"error": {message, code, param, hint?}}`, or else one made from `status`."""
+    """Build the error that `{"error": {message, code, param, hint?}}` describes. What is missing
+    there follows from the HTTP status."""
     fields = body.get("error")
     fields = fields if isinstance(fields, dict) else {}
     message = str(fields.get("message") or f"the daemon answered HTTP {status}")
@@ -212,7 +225,7 @@ def build_run_error(failed: events.RunFailed) -> FlashEdgeError:
 
 
 def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
-    """The DaemonError that says what an error of httpx means to a user."""
+    """Say what an error of httpx means to a user."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return DaemonError(f"no daemon answers at {base_url}", hint="flashedge up")
     if isinstance(error, httpx.TimeoutException):
@@ -221,8 +234,8 @@ def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
 
 
 def explain_missing_end(run: str, status: object) -> DaemonError:
-    """The error of a stream that closed before the run's terminal event: an open run can be
-    followed again, any other has lost its end with the daemon."""
+    """Build the error for an event stream that closed before the run's terminal event. A run that
+    is still open can be followed again; any other was interrupted when its daemon ended."""
     if status in OPEN_STATUSES:
         return DaemonError(f"the daemon closed the stream of run {run}")
     return RunInterrupted(
@@ -235,16 +248,18 @@ def explain_missing_end(run: str, status: object) -> DaemonError:
 
 
 class Calls(Generic[Reply]):
-    """Each call gives the JSON object that the daemon answers, or an awaitable of it.
+    """The calls of the HTTP API. Each returns the JSON object that the daemon answers, or an
+    awaitable of it.
 
-    It raises the FlashEdgeError that the answer names, or DaemonError when the daemon can't be
+    A call raises the FlashEdgeError that the answer names, or DaemonError when the daemon can't be
     reached. name, program: see `build_headers`, which raises RequestError. max_streams: most
-    requests at once; further ones wait for a free connection.
+    requests at once; a further one waits for a free connection, at most `call_timeout_s`.
     """
 
     call_timeout_s: ClassVar[float]
+    """Longest silence before a call fails, except where the call says otherwise."""
     _connect: ClassVar[Callable[..., Any]]
-    """The client of httpx to make."""
+    """httpx's Client or AsyncClient."""
 
     def __init__(
         self,
@@ -269,19 +284,19 @@ class Calls(Generic[Reply]):
     def _json(self, method: str, path: str, **kwargs: Any) -> Reply:
         raise NotImplementedError
 
-    def _patient(self, read_s: float | None) -> httpx.Timeout:
-        """The timeout of a call whose answer may take `read_s`. None: any time."""
+    def _build_timeout(self, read_s: float | None) -> httpx.Timeout:
+        """Build the timeout of a call that may wait `read_s` for its answer. None sets no limit."""
         return httpx.Timeout(self.call_timeout_s, read=read_s)
 
     def status(self) -> Reply:
         return self._json("GET", "/v1/status")
 
     def models(self) -> Reply:
-        """`{"data": [{"id", …}]}`: each pair, and each pair with each strategy, `pair:beam`."""
+        """`{"data": [{"id", …}]}`. An id names a pair, or a pair and a strategy: `bundled:beam`."""
         return self._json("GET", "/v1/models")
 
     def load(self) -> Reply:
-        """Begin to load the engines. `health` tells how it goes on."""
+        """Begin to load the engines. The answer does not wait for them."""
         return self._json("POST", "/v1/load")
 
     def unload(self) -> Reply:
@@ -295,29 +310,31 @@ class Calls(Generic[Reply]):
         status: str | None = None,
         contains: str | None = None,
     ) -> Reply:
-        """`{"data": [summary…], "has_more": bool}`, newest first. before: only of runs older than
-        this one; contains: only of runs with this text in the problem, the answer or its path."""
+        """`{"data": [summary…], "has_more": bool}`: at most `limit` runs, newest first. before:
+        list older runs than this one; status: runs with this status; contains: runs with this text
+        in the problem, the answer or its path."""
         options = {"limit": limit, "before": before, "status": status, "contains": contains}
         query = {name: value for name, value in options.items() if value is not None}
         return self._json("GET", "/v1/runs", params=query)
 
     def run(self, run: str, wait_s: float = 0.0) -> Reply:
-        """The run's object, once it is over or after `wait_s`, at most half a minute."""
+        """The run's object. The daemon answers when it is over, or after `wait_s` (0 to 30)."""
         waiting: dict[str, Any] = {}
         if wait_s:
-            timeout = self._patient(self.call_timeout_s + wait_s)
+            timeout = self._build_timeout(self.call_timeout_s + wait_s)
             waiting = {"params": {"wait_s": wait_s}, "timeout": timeout}
         return self._json("GET", f"/v1/runs/{run}", **waiting)
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
-        """Start a run without following it: `{"id", "status", "position", …}`, once the pair is
-        loaded."""
-        sent, timeout = make_sendable(body), self._patient(_LOAD_TIMEOUT_S)
+        """Start a run without following it: `{"id", "status", "position", …}`. The daemon answers
+        once the run's pair is loaded."""
+        sent, timeout = make_sendable(body), self._build_timeout(LOAD_TIMEOUT_S)
         return self._json("POST", "/v1/runs", json=sent, headers=headers, timeout=timeout)
 
     def repeat_run(self, run: str) -> Reply:
-        """Start a run's request once more, as a new run: `{"id", "status", "position", …}`."""
-        return self._json("POST", f"/v1/runs/{run}/repeat")
+        """Start a run's request once more, as a new run. Answers as `submit` does."""
+        timeout = self._build_timeout(LOAD_TIMEOUT_S)
+        return self._json("POST", f"/v1/runs/{run}/repeat", timeout=timeout)
 
     def cancel(self, run: str) -> Reply:
         return self._json("POST", f"/v1/runs/{run}/cancel")
@@ -326,6 +343,6 @@ class Calls(Generic[Reply]):
         return self._json("DELETE", f"/v1/runs/{run}")
 
     def score(self, body: Mapping[str, Any]) -> Reply:
-        """Score solutions: see /v1/score. The answer may take any time."""
+        """Score solutions: `body` is that of /v1/score. There is no limit on the wait."""
         sent = make_sendable(body)
-        return self._json("POST", "/v1/score", json=sent, timeout=self._patient(None))
+        return self._json("POST", "/v1/score", json=sent, timeout=self._build_timeout(None))

@@ -13,7 +13,7 @@ from flashedge.client.words import explain_no_answer, format_count, list_doubts
 from flashedge.types import NodeId, Vote
 
 MIN_ROLLOUTS = 3
-"""Rollouts after which the seconds left are estimated."""
+"""Rollouts after which the time left is estimated: the rate of one or two says too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,8 @@ class LevelScores:
     mean: float
 
 
-def level_scores(view: RunView) -> tuple[LevelScores, ...]:
-    """Best and mean path score of each level that has scored nodes, by depth."""
+def collect_level_scores(view: RunView) -> tuple[LevelScores, ...]:
+    """Sum up the path scores of each level that has any, by depth. Duplicates don't count."""
     levels: dict[int, list[float]] = {}
     for node in view.nodes.values():
         if node.score is not None and node.status != "duplicate":
@@ -40,10 +40,10 @@ def level_scores(view: RunView) -> tuple[LevelScores, ...]:
 
 
 def collect_votes(view: RunView) -> tuple[Vote, ...]:
-    """The run's votes, largest share first.
+    """Collect the run's votes, largest share first.
 
-    Until the result is known, answers are equal where they are spelled the same. The result groups
-    them by mathematics, so its counts may be larger.
+    Before the result, answers count as equal only if they are spelled the same. The result also
+    groups answers that are mathematically equal, so its counts may be larger.
     """
     if view.result is not None:
         votes = [
@@ -58,12 +58,13 @@ def collect_votes(view: RunView) -> tuple[Vote, ...]:
                 counts[node.answer] += 1
                 weights[node.answer] = weights.get(node.answer, 0.0) + (node.score or 0.0)
         votes = [Vote(answer=a, weight=weights[a], count=c) for a, c in counts.items()]
-    by = attrgetter(*(("weight", "count") if _votes_by_weight(view) else ("count", "weight")))
-    return tuple(sorted(votes, key=by, reverse=True))
+    order = ("weight", "count") if _votes_by_weight(view) else ("count", "weight")
+    return tuple(sorted(votes, key=attrgetter(*order), reverse=True))
 
 
-def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
-    """Each vote with its share in [0, 1]: of the weights where those decide, else of the paths."""
+def compute_vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
+    """Pair each vote with its share in [0, 1]: of the weights if they decide the vote and are not
+    all 0, else of the paths."""
     votes = collect_votes(view)
     by_weight = _votes_by_weight(view) and any(v.weight > 0 for v in votes)
     sizes = [v.weight if by_weight else float(v.count) for v in votes]
@@ -72,7 +73,7 @@ def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
 
 
 def find_answer(view: RunView) -> str | None:
-    """The run's answer; while it goes on, the one that it would give now."""
+    """The run's answer. Before its result: the answer that it would give if it ended now."""
     if view.result is not None:
         answer = view.result.get("answer")
         return None if answer is None else str(answer)
@@ -84,7 +85,8 @@ def find_answer(view: RunView) -> str | None:
 
 
 def list_warnings(view: RunView) -> tuple[str, ...]:
-    """Why the run has no answer, or what speaks against it. The weightiest comes first."""
+    """Say why a run that is over has no answer, or what speaks against its answer. The most
+    important warning comes first."""
     if not view.over:
         return ()
     if view.result is None:
@@ -114,9 +116,9 @@ def is_mcts(view: RunView) -> bool:
     return view.config.get("strategy") == "mcts"
 
 
-def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
-    """(visits, mean value) of each node that a rollout passed through, the root included. A
-    rollout's value is the score of the node in which it ended."""
+def compute_rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
+    """Compute (visits, mean value) of each node that a rollout passed through, the root included.
+    A rollout's value is the score of the node in which it ended."""
     visits: Counter[NodeId] = Counter()
     totals: dict[NodeId, float] = {}
     for end in view.rollouts:
@@ -127,9 +129,9 @@ def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
     return {node: (count, totals[node] / count) for node, count in visits.items()}
 
 
-def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
-    """The MCTS prior of each child that is no duplicate and not cancelled. Empty while one still
-    generates."""
+def compute_child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
+    """Compute the MCTS prior of each child, except duplicates and cancelled ones. Empty while any
+    of the others still generates."""
     children = [view.nodes[c] for c in view.children.get(parent, ())]
     children = [c for c in children if c.status not in ("duplicate", "cancelled")]
     if not children or any(not c.finish for c in children):
@@ -142,22 +144,25 @@ def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
     return {node: size / total for node, size in sizes.items()}
 
 
-def flights_through(view: RunView) -> Mapping[NodeId, int]:
+def count_flights(view: RunView) -> Mapping[NodeId, int]:
+    """Count the rollouts in flight whose path goes through each node, the root included."""
     return Counter(at for _, node in view.flights for at in (ROOT, *view.path(node)))
 
 
 class MctsFigures:
+    """The statistics of a tree's nodes, computed once for all lines that show them."""
+
     def __init__(self, view: RunView) -> None:
         self._view = view
-        self._values, self._flying = rollout_values(view), flights_through(view)
+        self._values, self._flying = compute_rollout_values(view), count_flights(view)
         self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
 
     def describe(self, node: NodeView) -> str:
-        """`N3+2 Q 0.83 P 0.25`: visits and rollouts in flight, mean value (before a visit: the
-        score) and prior."""
+        """`N3+2 Q 0.83 P 0.25`: 3 visits and 2 rollouts in flight, the mean value (the node's score
+        before its first visit), and the prior."""
         assert node.parent is not None, "the root has no figures"
         if node.parent not in self._priors:
-            self._priors[node.parent] = child_priors(self._view, node.parent)
+            self._priors[node.parent] = compute_child_priors(self._view, node.parent)
         visits, value = self._values.get(node.id, (0, node.score))
         count = f"{visits}+{self._flying[node.id]}" if node.id in self._flying else f"{visits}"
         prior = self._priors[node.parent].get(node.id)
@@ -171,19 +176,20 @@ class MctsFigures:
 # ---------------------------------------------------------------- work done and left
 
 
-def paths_wanted(view: RunView) -> int | None:
-    """Paths (MCTS: rollouts) that the run aims for. None for a chain, which has no such number."""
+def count_wanted_paths(view: RunView) -> int | None:
+    """Paths (MCTS: rollouts) that the run aims for. None for `probed_cot`, which has one path."""
     n = view.config.get("n")
     return n if isinstance(n, int) and view.config.get("strategy") != "probed_cot" else None
 
 
 def count_rollouts(view: RunView) -> int:
+    """Count the rollouts that have ended, those cut as futile included."""
     return len(view.rollouts) + view.futile_rollouts
 
 
 def describe_progress(view: RunView) -> str:
-    """`level 7 · 3/16 paths`, or `5/12 rollouts`, and how many are in flight."""
-    n = paths_wanted(view)
+    """`level 7 · 3/16 paths`, or for MCTS `5/12 rollouts · ` and what `describe_flights` says."""
+    n = count_wanted_paths(view)
     if is_mcts(view):
         parts = [f"{count_rollouts(view)}/{n} rollouts", describe_flights(view)]
         return " · ".join(part for part in parts if part)
@@ -193,36 +199,38 @@ def describe_progress(view: RunView) -> str:
 
 
 def describe_flights(view: RunView) -> str:
-    """`3 in flight, P 4/8`: the rollouts in flight, and how many the run and all boosted runs
-    together may have. Once it is over: `2 boosts, 1 rollout cancelled`."""
+    """`3 in flight, P 4/8`: 3 rollouts are in flight; the run may have 4, all boosted runs together
+    8. Once the run is over: `2 boosts, 1 rollout cancelled`."""
     parts = []
-    if not view.over:
-        parts += [f"{len(view.flights)} in flight"] if view.flights else []
-        if view.allowed is not None:
-            rollouts, of = view.allowed
-            parts += [f"P {rollouts}/{of}" if of else f"P {rollouts}"]
+    if view.over:
+        if view.boosts:
+            parts.append(format_count(view.boosts, "boost"))
+        if view.cancelled_rollouts:
+            parts.append(f"{format_count(view.cancelled_rollouts, 'rollout')} cancelled")
         return ", ".join(parts)
-    parts += [format_count(view.boosts, "boost")] if view.boosts else []
-    cancelled = view.cancelled_rollouts
-    parts += [f"{format_count(cancelled, 'rollout')} cancelled"] if cancelled else []
+    if view.flights:
+        parts.append(f"{len(view.flights)} in flight")
+    if view.allowed is not None:
+        rollouts, of = view.allowed
+        parts.append(f"P {rollouts}/{of}" if of else f"P {rollouts}")
     return ", ".join(parts)
 
 
 def describe_rest(view: RunView, elapsed_s: float | None) -> str | None:
-    """An estimate of the seconds left, from the rate of rollouts or from the deadline: how many
-    levels a beam still has cannot be known."""
+    """`about 12 s left` from the rate of an MCTS run's rollouts, else `at most 12 s left` from the
+    deadline. None where neither is known: nobody can tell how many levels a beam still needs."""
     if elapsed_s is None or view.state != "running":
         return None
-    n, done = paths_wanted(view), count_rollouts(view)
+    n, done = count_wanted_paths(view), count_rollouts(view)
     if is_mcts(view) and n and done >= MIN_ROLLOUTS:
-        return f"about {duration_text(elapsed_s / done * max(n - done, 0))} left"
+        return f"about {format_seconds(elapsed_s / done * max(n - done, 0))} left"
     deadline = view.config.get("deadline_s")
     if isinstance(deadline, int | float):
-        return f"at most {duration_text(max(deadline - elapsed_s, 0))} left"
+        return f"at most {format_seconds(max(deadline - elapsed_s, 0))} left"
     return None
 
 
-def duration_text(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """`8.3 s`, `42 s` or `3:07`."""
     if seconds < 10:
         return f"{seconds:.1f} s"
@@ -233,5 +241,5 @@ def duration_text(seconds: float) -> str:
 
 
 def find_thresholds(config: Mapping[str, Any]) -> Mapping[str, float]:
-    """Certainty at which the run stops early, by measure. Empty: it never does."""
+    """The certainty at which the run stops early, by measure. Empty if certainty never stops it."""
     return (config.get("early_exit") or {}).get("thresholds") or {}

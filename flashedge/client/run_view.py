@@ -1,9 +1,9 @@
-"""A run as a watcher sees it, with words and marks for statuses, and the fold that makes this view
-of the run's numbered events, live or stored. Pure.
+"""A run as a watcher sees it, with words and marks for statuses, and the fold that builds this view
+from the run's numbered events, live or stored. Pure.
 
-Folding in one piece or in any chunks gives the same view. Tokens of nodes that still generate are
-kept apart (`growing`), so that a stored run, which has no Progress, ends in the very view of the
-live one.
+Events give the same view whether they are folded at once or in chunks. Progress only changes
+`growing` and `tails`, which are empty when the run is over. So a stored run, which has no Progress,
+ends in the same view as a live one.
 """
 
 import heapq
@@ -20,17 +20,24 @@ from flashedge.events import Event, Progress
 from flashedge.types import NodeId
 
 Numbered = tuple[int, Event]
+"""An event and its number in the run, from 1 on."""
+
 LOG_LINES = 400
+"""Chosen by hand: some ten screens to scroll through, and still quick to merge for each frame."""
+
 OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
 
 ROOT = NodeId(0)
 CUT = "cut"
-"""Status of a node that still generated when its run ended. Only watchers use it."""
+"""Status of a node that still generated when its run ended, and kind of one that a token limit
+ended. The search itself has no such status."""
 
 KEPT = frozenset({"active", "complete"})
-"""Statuses of nodes that the search continues from, or answers with."""
+"""Statuses of nodes that the search may continue or answer with."""
 
 DROPPED = frozenset({"pruned", "duplicate", "cancelled", CUT})
+"""Statuses of nodes that the search won't continue or answer with."""
+
 _STATUSES = {
     "generating": ("…", "it generates"),
     "generated": ("·", "not judged yet"),
@@ -50,26 +57,28 @@ class NodeView:
     id: NodeId
     parent: NodeId | None
     index: int = 0
+    """Its number among its parent's children."""
     depth: int = 0
     status: str = "generating"
     """A `search.tree.NodeStatus`, or `CUT`."""
     tokens: int = 0
-    """Tokens of the whole segment. 0 until its end: growing nodes count in the run's view."""
+    """Tokens of the segment. 0 until its end: `RunView.growing` counts them before."""
     text: str = ""
     scores: tuple[float, ...] = ()
     """Scores of the segment's steps, each in [0, 1]."""
     score: float | None = None
-    """Score of the whole path down to this node."""
+    """Score of the whole path down to this node, in [0, 1]. None until it is scored."""
     finish: str = ""
     """The segment's `FinishReason`, empty until its end."""
     answer: str | None = None
     """The answer that the path ends with, as the model wrote it."""
     mean_logprob: float = 0.0
+    """Mean log-probability of the segment's tokens."""
 
     @property
     def kind(self) -> str:
-        """The status, but a path that ended is complete before its level is decided, and `CUT`
-        where a token limit ended it."""
+        """The status to show. A path that has ended counts as complete although its level is not
+        decided yet, and as `CUT` if a token limit ended it before an answer."""
         if self.is_cut:
             return CUT
         return "complete" if self.ends_path else self.status
@@ -105,9 +114,11 @@ class RunView:
     state: str = "waiting"
     """waiting, running, finished, failed, cancelled or interrupted."""
     position: int | None = None
+    """How many runs start before it. None once it runs, or where that is not known."""
     starts_in_s: float | None = None
-    """When it was expected to start, as the daemon said last."""
+    """Seconds until it starts, by the daemon's last estimate. None where there is none."""
     seq: int = 0
+    """The number of the last event that was folded, apart from Progress."""
     nodes: Mapping[NodeId, NodeView] = field(default_factory=_only_root)
     children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_empty)
     growing: Mapping[NodeId, int] = field(default_factory=_empty)
@@ -117,21 +128,24 @@ class RunView:
     tokens: int = 0
     """Committed tokens: those of generated segments."""
     kept_tokens: int = 0
+    """Those of nodes with a status in `KEPT`."""
     level: int = 0
     """Depth of the newest expansion."""
     certainty: tuple[events.CertaintyUpdated, ...] = ()
     """Each with the tokens of the run at that moment."""
     rollouts: tuple[NodeId, ...] = ()
+    """MCTS: the nodes in which rollouts ended, in order."""
     futile_rollouts: int = 0
-    """MCTS: further rollouts, which were cut."""
+    """MCTS: further rollouts, which were cut as futile."""
     flights: tuple[tuple[int, NodeId], ...] = ()
-    """MCTS: (number, node) of the rollouts in flight."""
+    """MCTS: (number, node) of the rollouts in flight, as in `events.RolloutsInFlight`."""
     allowed: tuple[int, int] | None = None
-    """Boosted MCTS: rollouts that the run may have in flight, and that all runs may have together
-    (0: not known)."""
+    """Boosted MCTS: (rollouts that the run may have in flight, rollouts that all boosted runs may
+    have together, 0 if not known)."""
     boosts: int = 0
+    """How often the number of rollouts that the run may have in flight was raised."""
     cancelled_rollouts: int = 0
-    """Rollouts that were cancelled because the run may have fewer."""
+    """Rollouts that were cancelled because that number was lowered."""
     exit: events.EarlyExit | None = None
     config: Mapping[str, Any] = field(default_factory=_empty)
     queue_s: float = 0.0
@@ -139,9 +153,11 @@ class RunView:
     note: str | None = None
     """The latest news for a user: an error, a restart, an early exit."""
     latest: NodeId | None = None
+    """The node that was expanded or scored last."""
     log: tuple[EventLine, ...] = ()
     """The newest `LOG_LINES` lines about steps, and as many about anything else."""
     event_counts: Mapping[str, int] = field(default_factory=_empty)
+    """Events so far by the category of their lines."""
 
     @property
     def over(self) -> bool:
@@ -149,7 +165,7 @@ class RunView:
 
     @property
     def problem(self) -> str:
-        """The last message of its conversation. Empty until it started."""
+        """The last message of the run's conversation. Empty until the run starts."""
         messages = (self.config.get("problem") or {}).get("messages") or ()
         return str(messages[-1].get("content") or "") if messages else ""
 
@@ -176,7 +192,8 @@ class RunView:
 
     @property
     def best(self) -> NodeId | None:
-        """The chosen path's end; while the run goes on, the kept leaf with the best score."""
+        """The end of the chosen path. Without a choice: the best-scored of the deepest kept nodes
+        that have a score."""
         choice = (self.result or {}).get("choice")
         if isinstance(choice, int) and choice in self.nodes:
             return NodeId(choice)
@@ -200,17 +217,15 @@ class RunView:
 
 # ---------------------------------------------------------------- the fold
 
-_GENERATED = MappingProxyType(
-    {"tokens": 0, "text": "", "scores": (), "score": None, "finish": "", "answer": None}
-    | {"mean_logprob": 0.0}
-)
-"""What a cancelled node loses."""
+_GENERATED = ("tokens", "text", "scores", "score", "finish", "answer", "mean_logprob")
+_EMPTIED = MappingProxyType({f.name: f.default for f in fields(NodeView) if f.name in _GENERATED})
+"""What a node has of a segment that was cancelled."""
 
 
 def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
-    """The view after `items`. Events that were folded before, and of unknown nodes, change nothing.
+    """Return the view after `items`. An event that was folded before changes nothing.
 
-    Progress carries the number of the event before it: it counts unless a later one was folded.
+    Progress carries the number of the event before it, and is ignored once a later one was folded.
     """
     draft = _ViewDraft(view)
     for seq, event in items:
@@ -221,12 +236,12 @@ def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
 def enqueue(
     view: RunView, run: str, position: int | None, starts_in_s: float | None = None
 ) -> RunView:
-    """The daemon accepted the run; `position` runs wait before it (None: it runs)."""
+    """Note that the daemon accepted the run. position, starts_in_s: see `RunView`."""
     return replace(view, id=run, position=position, starts_in_s=starts_in_s)
 
 
 def interrupt(view: RunView) -> RunView:
-    """The daemon ended under the run: no more events follow, and growing nodes are cut."""
+    """Note that the daemon ended before the run did, unless the run is over: no events follow."""
     if view.over:
         return view
     draft = _ViewDraft(view)
@@ -235,13 +250,14 @@ def interrupt(view: RunView) -> RunView:
 
 
 class _ViewDraft:
-    """What one `fold` changes. Tables are copied when they are first written."""
+    """A view that one `fold` changes. Its tables are copied when they are first written."""
 
     def __init__(self, view: RunView) -> None:
         self._now = SimpleNamespace(**{f.name: getattr(view, f.name) for f in fields(RunView)})
         self._tables: dict[str, dict[Any, Any]] = {}
         self._lines: dict[bool, deque[EventLine]] = {}
-        """Lines of the log. Those about steps (True) are apart, lest they push out the others."""
+        """Lines of the log about steps (True) and anything else (False): apart, so that the many
+        about steps don't push out the others."""
 
     def freeze(self) -> RunView:
         now = self._now
@@ -262,7 +278,8 @@ class _ViewDraft:
         if seq < now.seq or (seq == now.seq and not isinstance(event, Progress)):
             return
         if (text := describe(event)) is not None:
-            self._note(seq, event, text)
+            self._add_line(seq, event, text)
+            now.seq = seq
         match event:
             case events.RunStarted():
                 now.state, now.position, now.starts_in_s = "running", None, None
@@ -286,9 +303,9 @@ class _ViewDraft:
                 if event.node != ROOT and event.node in now.nodes:
                     now.latest = event.node
             case events.NodesMarked():
-                lost = _GENERATED if event.status == "cancelled" else {}
+                changes = _EMPTIED if event.status == "cancelled" else {}
                 for node in event.nodes:
-                    self._change(node, status=event.status, **lost)
+                    self._change(node, status=event.status, **changes)
             case events.RolloutsEnded():
                 now.rollouts = (*now.rollouts, *event.nodes)
                 now.futile_rollouts += event.futile
@@ -306,9 +323,9 @@ class _ViewDraft:
             case events.EngineRestarted():
                 now.note = text
             case events.PromptRead() | events.Probed():
-                pass  # in the log only: they don't change the tree
+                pass  # only in the log
             case events.KvSplitChanged() | events.Offloaded() | events.Restored():
-                pass  # in the log only
+                pass  # only in the log
             case events.RunFinished():
                 now.result = event.result
                 self.end("finished")
@@ -320,16 +337,18 @@ class _ViewDraft:
                 assert_never(event)
 
     def end(self, state: str, note: str | None = None) -> None:
-        """The run is over. Nodes that still generate are cut."""
+        """End the run, and cut the nodes that still generate. Without a note the last one stays."""
         now = self._now
-        now.state, now.flights, now.note = state, (), now.note if note is None else note
+        now.state, now.flights = state, ()
+        if note is not None:
+            now.note = note
         for node in [n.id for n in now.nodes.values() if n.status == "generating"]:
             self._change(node, status=CUT)
         self._write("growing").clear()
         self._write("tails").clear()
 
-    def _note(self, seq: int, event: Event, text: str) -> None:
-        """Add a line to the log. It takes the place of those before it when it sums them up."""
+    def _add_line(self, seq: int, event: Event, text: str) -> None:
+        """Add the event's line to the log. A tally replaces the lines of the scores in it."""
         now, category, counts = self._now, find_category(event), self._write("event_counts")
         counts[category] = counts.get(category, 0) + 1
         if not self._lines:
@@ -345,7 +364,6 @@ class _ViewDraft:
                 for _ in range(FEW_SCORES if tally.scored == FEW_SCORES + 1 else 1):
                     lines.pop()
         lines.append(EventLine(seq=seq, category=category, text=text, tally=tally))
-        now.seq = seq
 
     def _expand(self, event: events.NodesExpanded) -> None:
         nodes, children = self._write("nodes"), self._write("children")
@@ -364,24 +382,26 @@ class _ViewDraft:
                 if node in nodes and nodes[node].status == "generating":
                     table[node] = value
 
-    def _change(self, node: NodeId, **fields: Any) -> None:
+    def _change(self, node: NodeId, **changes: Any) -> None:
+        """Change a node. One that the view does not know stays unknown."""
         now = self._now
         before = now.nodes.get(node)
         if before is None:
             return
-        after = self._write("nodes")[node] = replace(before, **fields)
+        after = self._write("nodes")[node] = replace(before, **changes)
         now.tokens += after.tokens - before.tokens
-        now.kept_tokens += _kept(after) - _kept(before)
+        now.kept_tokens += _count_kept(after) - _count_kept(before)
         if after.status != "generating":
             self._write("growing").pop(node, None)
             self._write("tails").pop(node, None)
 
 
-def _kept(node: NodeView) -> int:
+def _count_kept(node: NodeView) -> int:
     return node.tokens if node.status in KEPT else 0
 
 
 def build_view(result: Mapping[str, Any]) -> RunView:
+    """The view of a finished run whose events are not at hand, from its result object."""
     nodes: dict[NodeId, NodeView] = {}
     children: dict[NodeId, tuple[NodeId, ...]] = {}
     for data in result["tree"]["nodes"]:
@@ -401,7 +421,7 @@ def build_view(result: Mapping[str, Any]) -> RunView:
         nodes=MappingProxyType(nodes),
         children=MappingProxyType(children),
         tokens=tokens,
-        kept_tokens=sum(_kept(n) for n in nodes.values()),
+        kept_tokens=sum(_count_kept(n) for n in nodes.values()),
         level=max(n.depth for n in nodes.values()),
         certainty=() if certainty is None else (point,),
         config={k: result[k] for k in ("strategy", "n") if k in result},

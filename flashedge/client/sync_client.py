@@ -11,7 +11,7 @@ import httpx
 
 from flashedge import events
 from flashedge.client import follow, protocol
-from flashedge.client.protocol import READ_TIMEOUT_S, Calls
+from flashedge.client.protocol import LOAD_TIMEOUT_S, READ_TIMEOUT_S, Calls
 from flashedge.errors import DaemonError, RunInterrupted
 from flashedge.events import Event
 from flashedge.types import Message
@@ -19,10 +19,13 @@ from flashedge.types import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
+    """The daemon accepted the run `id`."""
+
     id: str
     position: int | None
+    """How many runs start before it. None once it runs."""
     starts_in_s: float | None = None
-    """When it is expected to start, where that is known."""
+    """Seconds until it is expected to start. None where that is not known."""
 
 
 class Client(Calls[dict[str, Any]]):
@@ -42,7 +45,8 @@ class Client(Calls[dict[str, Any]]):
         self.close()
 
     def health(self, timeout_s: float = READ_TIMEOUT_S) -> dict[str, Any]:
-        """The body of /health, also while the daemon starts or has failed."""
+        """The body of /health, also while the daemon starts or has failed. Raises DaemonError when
+        the daemon can't be reached, or another program answers."""
         try:
             body = self._send("GET", "/health", timeout=timeout_s).json()
         except ValueError:
@@ -58,14 +62,15 @@ class Client(Calls[dict[str, Any]]):
         """Start a run and follow it: `(0, Queued)` while it waits, then numbered events to the
         terminal one.
 
-        A lost connection is resumed after the last event received. Closing the iterator closes the
-        connection, which cancels the run unless the body says `detach`.
+        The daemon cancels the run when this connection closes, as it does with the iterator, unless
+        the body says `detach`. After a break, the events that are left come over another one.
         """
         run: str | None = None
         last = 0
         try:
             sent = protocol.make_sendable({**body, "stream": True})
-            for frame in self._stream("POST", "/v1/solve", json=sent):
+            timeout = self._build_timeout(LOAD_TIMEOUT_S)
+            for frame in self._stream("POST", "/v1/solve", json=sent, timeout=timeout):
                 if frame.event == "queued":
                     data = protocol.parse_frame(frame)
                     run, position = str(data["id"]), data.get("position")
@@ -83,8 +88,8 @@ class Client(Calls[dict[str, Any]]):
         yield from self.events(run, after=last)
 
     def events(self, run: str, after: int = 0) -> Iterator[tuple[int, Event]]:
-        """The run's events after number `after` to the terminal one, reconnecting when cut off.
-        Raises like `follow.follow`."""
+        """Yield (number, event) of the run's events, from the one after `after` to the terminal
+        one. Reconnects and raises like `follow.follow`."""
         connection = follow.Reconnection(follow.ATTENDED, after)
         while True:
             try:
@@ -107,10 +112,11 @@ class Client(Calls[dict[str, Any]]):
     def chat(
         self, messages: Sequence[Message], *, model: str, **options: Any
     ) -> Iterator[protocol.ChatPiece]:
-        """Stream one reply. `options` are fields of /v1/chat/completions."""
-        for frame in self._stream(
-            "POST", protocol.CHAT, json=protocol.build_chat_body(messages, model, options)
-        ):
+        """Stream one reply. `options` are fields of /v1/chat/completions. Raises the error that the
+        daemon reports, or DaemonError when the reply is cut off."""
+        body = protocol.build_chat_body(messages, model, options)
+        timeout = self._build_timeout(LOAD_TIMEOUT_S)
+        for frame in self._stream("POST", protocol.CHAT_PATH, json=body, timeout=timeout):
             if frame.data == protocol.DONE:
                 return
             yield from protocol.parse_chat_frame(frame)

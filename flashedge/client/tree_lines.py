@@ -1,7 +1,7 @@
 """The order and the indentation of a tree's lines, for the terminal and the dashboard. Pure.
 
-Only branch points indent: below a node of which one child continues, that child stands in the
-node's own column, after the siblings that end there. A chain of any depth takes one column.
+Only branch points indent. If just one child of a node has children itself, it stands in the node's
+own column, below its siblings. A chain of any depth takes one column.
 
     ● step 1
     ├ ✗ step 2, pruned
@@ -19,26 +19,28 @@ from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.types import NodeId
 
 MAX_LEAD = 20
-"""Cells of indentation at most: deeper branches show `…` and the end of theirs."""
+"""Most cells of indentation; a deeper line shows `…` and the end of its own. Chosen by hand: it
+leaves most of an 80-cell terminal to the text."""
 
 Children = Mapping[NodeId, tuple[NodeId, ...]]
 
 
 class TreeLine(NamedTuple):
-    """One line: a node, or siblings that share it."""
+    """A line for one node, or for siblings that share it."""
 
     node: NodeId
+    """The first of `members`; only this one may have children."""
     lead: str
+    """The indentation with its branches, as in `│ ├ `."""
     members: tuple[NodeId, ...]
-    """All nodes of the line, `node` included."""
     hidden: int = 0
-    """Nodes below a collapsed node."""
+    """Nodes below a collapsed node, which have no lines. 0 if it is not collapsed."""
     is_match: bool = False
-    """Whether it holds the wanted text itself."""
+    """Whether one of its nodes matches the search itself, not only a node below."""
 
 
 class _TreeRow(NamedTuple):
-    """A tuple, since thousands are made for each drawing."""
+    """A named tuple, not a dataclass: a large tree makes thousands for each drawing."""
 
     members: tuple[NodeId, ...]
     lead: str
@@ -46,7 +48,7 @@ class _TreeRow(NamedTuple):
     """What the lines of its children begin with."""
 
 
-def tree_lines(
+def build_tree_lines(
     view: RunView,
     *,
     collapsed: frozenset[NodeId] = frozenset(),
@@ -54,11 +56,13 @@ def tree_lines(
     wanted: str = "",
     group: Callable[[NodeView], Hashable] = lambda node: None,
 ) -> tuple[TreeLine, ...]:
-    """Lines from the top down.
+    """Build the lines of a tree from the top down, without the root.
 
-    hidden: statuses that have no line; wanted: only nodes that hold this text, with what leads to
-    them; group: childless siblings with an equal key, unless None, share a line, whether or not
-    they match.
+    collapsed: nodes whose descendants have no lines.
+    hidden: statuses of nodes that have no lines, unless a node below them has one.
+    wanted: if not empty, only nodes with this text or status, and their ancestors, have lines.
+    group: gives the key of a node; childless siblings with one key share a line, which is shown if
+    any of them matches `wanted`. A node with the key None has its own line.
     """
     wanted = wanted.casefold()
     children = _find_shown_children(view, hidden, wanted)
@@ -76,23 +80,23 @@ def tree_lines(
     while stack:
         row = stack.pop()
         node = row.members[0]
-        shut = node in collapsed and bool(children.get(node))
+        is_shut = node in collapsed and bool(children.get(node))
         lines.append(
             TreeLine(
                 node=node,
                 lead=row.lead if len(row.lead) <= MAX_LEAD else f"…{row.lead[1 - MAX_LEAD :]}",
                 members=row.members,
-                hidden=_count_below(children, node) if shut else 0,
-                is_match=bool(wanted) and any(_holds(view.nodes[m], wanted) for m in row.members),
+                hidden=_count_below(children, node) if is_shut else 0,
+                is_match=bool(wanted) and any(_matches(view.nodes[m], wanted) for m in row.members),
             )
         )
-        if not shut and children.get(node):
+        if not is_shut and children.get(node):
             stack.extend(reversed(build_rows(node, row.below)))
     return tuple(lines)
 
 
 def _lay_out(children: Children, families: list[tuple[NodeId, ...]], below: str) -> list[_TreeRow]:
-    """The rows of a node's children: those that end first, then those that continue."""
+    """Lay out a node's children: first those without children, then the others."""
     if len(families) == 1:
         return [_TreeRow(families[0], lead=below, below=below)]
     ending = [f for f in families if not children.get(f[0])]
@@ -117,7 +121,8 @@ def _group_siblings(
     siblings: tuple[NodeId, ...],
     group: Callable[[NodeView], Hashable],
 ) -> list[tuple[NodeId, ...]]:
-    """Siblings that share a line. A group's first member is the one that continues, if one does."""
+    """Divide siblings into lines. A node with children comes first in its line, and no other node
+    of the line has any."""
     families: dict[Hashable, list[NodeId]] = {}
     for node in siblings:
         key = group(view.nodes[node])
@@ -126,18 +131,19 @@ def _group_siblings(
         if not children.get(node):
             family.append(node)
         elif family and children.get(family[0]):
-            families[alone] = [node]  # two that continue never share a line
+            families[alone] = [node]
         else:
             family.insert(0, node)
     return [tuple(family) for family in families.values()]
 
 
 def _find_shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> Children:
+    """Find the children of each node that match, or have a node below them that does."""
     if not hidden and not wanted:
         return view.children
     nodes = view.nodes
     kept = (n for n in nodes.values() if n.status not in hidden)
-    shown = {n.id for n in kept if not wanted or _holds(n, wanted)}
+    shown = {n.id for n in kept if not wanted or _matches(n, wanted)}
     for node in list(shown):
         at = nodes[node].parent
         while at is not None and at not in shown:
@@ -146,7 +152,7 @@ def _find_shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> 
     return {p: tuple(c for c in below if c in shown) for p, below in view.children.items()}
 
 
-def _holds(node: NodeView, wanted: str) -> bool:
+def _matches(node: NodeView, wanted: str) -> bool:
     return wanted in node.text.casefold() or wanted == node.status
 
 

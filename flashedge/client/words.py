@@ -9,7 +9,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A length of time in its largest unit: 12 s, 3 min, 2 h, 5 d."""
+    """A length of time in the largest unit that it fills: 12 s, 3 min, 2 h, 5 d."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -17,7 +17,7 @@ def format_duration(seconds: float) -> str:
 
 
 def describe_wait(position: int | None, starts_in_s: float | None) -> str:
-    """What is known of a run that waits: `2 before it, starts in about 12 s`."""
+    """Describe a run that waits: `2 before it, starts in about 12 s`. Empty if both are None."""
     parts = []
     if position is not None:
         parts.append(f"{position} before it" if position else "next")
@@ -28,24 +28,24 @@ def describe_wait(position: int | None, starts_in_s: float | None) -> str:
 
 
 def describe_prediction(median_tokens: float, tail_tokens: float) -> str:
-    """How long a path is predicted to be, median and tail: `about 420, 1 in 10 over 532 tokens`."""
+    """Describe the predicted length of a path: `about 420, 1 in 10 over 532 tokens`."""
     return f"about {median_tokens:,.0f}, 1 in 10 over {tail_tokens:,.0f} tokens"
 
 
 def count_cut(result: Mapping[str, Any]) -> int:
-    """Paths of a result that a token limit ended before they had an answer."""
+    """Count the paths of a result that a token limit ended before they had an answer."""
     completions = result.get("completions") or []
     return sum(c["answer"] is None and c["finish_reason"] != "stop" for c in completions)
 
 
 def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a run ended without an answer, and what to do."""
+    """Say why a run ended without an answer, and what to do, which is empty if nothing helps."""
     completions = result.get("completions") or []
     cut = count_cut(result)
     if not completions and result.get("cut_by") == "deadline":
         return "No answer: the deadline passed before a path was complete.", "Raise --deadline."
     if not completions and result.get("cut_by"):
-        ended_by = result["cut_by"]
+        ended_by = result["cut_by"].replace("_", " ")
         return f"No answer: the run was ended by its {ended_by} before a path was complete.", ""
     if completions and cut == len(completions):
         return (
@@ -59,21 +59,21 @@ def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def describe_distrust(score: float | None = None) -> str:
-    """Warn of a run whose result has `trusted` false. score: of the chosen path, where known."""
+    """Warn of a result whose `trusted` is false. score: of the chosen path, where known."""
     shown = "" if score is None else f" ({score:.2f})"
     return f"The verifier gives this answer a low score{shown}. It is probably wrong."
 
 
 def describe_unboxed() -> str:
-    """Warn of a run whose result has `unboxed` true."""
+    """Warn of a result whose `unboxed` is true."""
     return (
-        "No path has a boxed answer. This is what the paths name as theirs"
+        "No path has a boxed answer. This is the answer that the paths name without a box"
         " (`Answer: …`, `#### …`, `<answer>…</answer>`)."
     )
 
 
 def describe_unlikely() -> str:
-    """Warn of a run whose result has `unlikely` true."""
+    """Warn of a result whose `unlikely` is true."""
     return (
         "The search gave up: no path that it could still find is good enough by the verifier."
         " The answer is the best so far, and unlikely to be right."
@@ -81,7 +81,7 @@ def describe_unlikely() -> str:
 
 
 def list_doubts(result: Mapping[str, Any], score: float | None = None) -> list[str]:
-    """What speaks against a result's answer. score: of the chosen path, where known."""
+    """List what speaks against a result's answer. score: of the chosen path, where known."""
     doubts = [describe_unlikely()] if result.get("unlikely") else []
     if not doubts and result.get("trusted") is False:
         doubts = [describe_distrust(score)]

@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from flashedge.client.run_figures import find_answer, list_warnings, vote_shares
+from flashedge.client.run_figures import compute_vote_shares, find_answer, list_warnings
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
@@ -43,7 +43,7 @@ class AnswerPanel(Panel):
         if answer is None:
             head = [] if warnings else [dim_line(LABEL, "none" if run.over else "none yet")]
         elif self.screen.has_class(COMPACT):
-            head = [draw_line(label, vote_shares(run), answer, width)]
+            head = [draw_line(label, compute_vote_shares(run), answer, width)]
         else:
             head = draw_answer(run, label, answer, width, height - len(warnings))
         return stack_lines(*head, *warnings)
@@ -68,7 +68,7 @@ def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) 
 
 def _list_figures(run: RunView, answer: str) -> list[Text]:
     """`15 of 16 paths`, `94% of the vote`, `certainty 0.92`, `score 0.75`."""
-    shares = vote_shares(run)
+    shares = compute_vote_shares(run)
     paths = sum(vote.count for vote, _ in shares)
     parts = []
     for vote, share in shares:
@@ -91,7 +91,7 @@ def _list_figures(run: RunView, answer: str) -> list[Text]:
 def draw_votes(state: Dashboard, width: int, height: int) -> Text:
     """How many paths gave each answer, its share of the vote, and which is chosen."""
     run = state.shown
-    shares = vote_shares(run) if run is not None else ()
+    shares = compute_vote_shares(run) if run is not None else ()
     if run is None or not shares:
         is_over = run is not None and run.over
         why = "no votes: no path ended with an answer" if is_over else "no answers yet"

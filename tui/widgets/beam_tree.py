@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from flashedge.client.run_figures import MctsFigures
 from flashedge.client.run_view import CUT, DROPPED, NodeView, RunView
-from flashedge.client.tree_lines import TreeLine, tree_lines
+from flashedge.client.tree_lines import TreeLine, build_tree_lines
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
 from flashedge.tui.colours import DIM, SCALE, draw_score
@@ -110,7 +110,7 @@ class BeamTree(LineList):
         is_same = shape[1:] == self._shape[1:] and shape[0] is (self._shape or (None,))[0]
         if not is_same or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
-            self.items = tree_lines(
+            self.items = build_tree_lines(
                 run,
                 collapsed=self._collapsed,
                 hidden=frozenset() if self.shows_dropped else DROPPED,

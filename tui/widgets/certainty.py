@@ -6,13 +6,13 @@ from rich.text import Text
 
 from flashedge.client.run_figures import (
     LevelScores,
+    collect_level_scores,
+    count_wanted_paths,
     describe_progress,
     describe_rest,
-    duration_text,
     find_thresholds,
-    level_scores,
+    format_seconds,
     list_warnings,
-    paths_wanted,
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait, format_count
@@ -49,7 +49,7 @@ class CertaintyPanel(Panel):
         if state.prediction:
             drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
             head += wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
-        levels = level_scores(run)
+        levels = collect_level_scores(run)
         if len(known) > 1 or (known and not levels):
             self.retitle("Certainty over tokens")
             end = _summarize(run, width)
@@ -60,7 +60,7 @@ class CertaintyPanel(Panel):
             room = height - len(head) - len(end)
             return stack_lines(*head, *draw_levels(levels, width, room), *end)
         self.retitle(TITLE)
-        n = paths_wanted(run)
+        n = count_wanted_paths(run)
         done = [draw_meter(run.paths_done / n, width)] if n else []
         limits = [
             Text(f"{THRESHOLD}{THRESHOLD} {name}: exit at {value:.2f}", style=DIM)
@@ -83,7 +83,7 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
         return list(list_warnings(run))
     parts = [describe_progress(run)]
     if elapsed_s is not None:
-        parts.append(duration_text(elapsed_s))
+        parts.append(format_seconds(elapsed_s))
         parts += [rest] if (rest := describe_rest(run, elapsed_s)) else []
     if run.over:
         parts.append(run.state)
@@ -103,7 +103,7 @@ def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
             if line.cell_len + len(part) + 3 <= width:
                 line.append(f" · {part}", "not bold")
         return line
-    levels = level_scores(run)
+    levels = collect_level_scores(run)
     line = label_line("Progress", Text(" · ".join(_list_progress(state, run)), style="bold"))
     if run.state == "waiting":
         length = f"a path: {state.prediction}" if state.prediction else ""

@@ -10,7 +10,7 @@ from os.path import commonprefix
 from rich.text import Text
 from textual.message import Message
 
-from flashedge.client.run_figures import count_rollouts, duration_text, is_mcts
+from flashedge.client.run_figures import count_rollouts, format_seconds, is_mcts
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait
 from flashedge.tui.colours import DIM
@@ -178,7 +178,7 @@ class RunList(LineList):
         if run.position is not None:
             return search
         tree, elapsed_s = self._state.trees.get(run.id), self._state.elapsed_s(run)
-        cells = {**search, "elapsed": "" if elapsed_s is None else duration_text(elapsed_s)}
+        cells = {**search, "elapsed": "" if elapsed_s is None else format_seconds(elapsed_s)}
         if not run.live:
             answer = "" if run.answer is None else f"= {shorten(run.answer, 18)}"
             return {**cells, "progress": answer, "tokens": _count(run.tokens)}

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from flashedge.client import run_figures
 from flashedge.client.run_view import DROPPED, MARKS, NodeView, RunView
-from flashedge.client.tree_lines import TreeLine, tree_lines
+from flashedge.client.tree_lines import TreeLine, build_tree_lines
 from flashedge.client.words import describe_wait, format_count
 from flashedge.literal import show_in_line
 
@@ -65,7 +65,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     parts.append(f"{view.all_tokens:,} tokens")
     if view.state == "running" and elapsed_s:
         parts.append(f"{view.all_tokens / elapsed_s:,.0f}/s")
-        parts += [run_figures.duration_text(elapsed_s), run_figures.describe_rest(view, elapsed_s)]
+        parts += [run_figures.format_seconds(elapsed_s), run_figures.describe_rest(view, elapsed_s)]
     if view.certainty and view.certainty[-1].certainty is not None:
         certainty = f"certainty {view.certainty[-1].certainty:.2f}"
         parts.append("low verifier score" if view.is_distrusted else certainty)
@@ -77,7 +77,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
 
 def _score_line(view: RunView) -> list[Text]:
     """Best and mean score of the levels so far, while a run of more than one level goes on."""
-    levels = run_figures.level_scores(view)
+    levels = run_figures.collect_level_scores(view)
     if view.state != "running" or not levels or (len(levels) < 2 and view.level < 2):
         return []
     line = Text("scores   ", style="dim", no_wrap=True, overflow="ellipsis")
@@ -106,7 +106,7 @@ def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Ite
     deepest = {n.id for n in view.nodes.values() if depth is not None and n.depth >= depth}
     chosen = view.chosen
     figures = run_figures.MctsFigures(view) if run_figures.is_mcts(view) and view.rollouts else None
-    for line in tree_lines(view, group=group, collapsed=frozenset(deepest)):
+    for line in build_tree_lines(view, group=group, collapsed=frozenset(deepest)):
         node = view.nodes[line.node]
         if is_dropped(node) and not view.children.get(node.id):
             yield _dropped_line(view, line)

@@ -152,7 +152,7 @@ def test_pauses_double_up_to_the_longest_and_an_event_resets_the_failures() -> N
         pauses = [connection.fail() for _ in range(8)]
         assert pauses == [0.5, 1, 2, 4, 8, 8, 8, None], "it gives up"
         connection.receive(7)
-    assert policy.pause_s(10**6) == 8
+    assert policy.find_pause_s(10**6) == 8
 
 
 def test_an_open_run_can_be_followed_again_and_a_closed_one_was_interrupted() -> None:
@@ -195,6 +195,8 @@ async def test_a_call_waits_for_a_full_queue_and_a_lost_daemon_but_not_for_ever(
     full = QueueFull("full", retry_after_s=0.0)
     script = [full] * 4 + [DaemonError("away"), full, EngineDead("died"), 7]
     assert await call_with(*script) == (7, 2)
+    away = [DaemonError("away")] * 2
+    assert await call_with(*away, full, *away, 7) == (7, 4), "an answer ends a row of failures"
     with pytest.raises(DaemonError, match="third"):
         await call_with(DaemonError("first"), DaemonError("second"), DaemonError("third"), 7)
     with pytest.raises(NotFound):

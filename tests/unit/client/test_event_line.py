@@ -7,7 +7,7 @@ from rich.console import Console
 from flashedge import events
 from flashedge.cli.solve.live_tree import render
 from flashedge.client.event_line import FEW_SCORES, describe
-from flashedge.client.run_figures import describe_flights, describe_progress, flights_through
+from flashedge.client.run_figures import count_flights, describe_flights, describe_progress
 from flashedge.client.run_view import LOG_LINES, ROOT, RunView, fold
 from flashedge.client.words import describe_wait, format_duration
 from flashedge.events import Event
@@ -90,7 +90,7 @@ def boosted_view(*more: Event) -> RunView:
 def test_a_running_search_tells_its_rollouts_and_the_tree_marks_where_they_are() -> None:
     view = boosted_view()
     assert describe_progress(view) == "1/12 rollouts · 3 in flight, P 3/8"
-    assert flights_through(view) == {ROOT: 3, ONE: 1, TWO: 2}
+    assert count_flights(view) == {ROOT: 3, ONE: 1, TWO: 2}
     assert view.boosts == 1
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(render(view, width=80, every_node=True))
@@ -109,7 +109,7 @@ def test_a_search_that_is_over_tells_its_boosts_and_a_serial_one_nothing_of_flig
         events.RunFinished(result={"answer": "4"}),
     )
     assert describe_flights(view) == "2 boosts, 2 rollouts cancelled"
-    assert not flights_through(view)
+    assert not count_flights(view)
     story = [events.RunStarted(config=CONFIG, queue_s=0.0), events.RolloutsEnded(nodes=(ROOT,))]
     serial = fold(RunView(), enumerate(story, start=1))
     assert (describe_progress(serial), describe_flights(serial)) == ("1/12 rollouts", "")

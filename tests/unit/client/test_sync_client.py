@@ -186,6 +186,27 @@ def test_scores_are_asked_for_without_half_characters() -> None:
     assert found == {"asked": {"problem": "p", "solution": ["a\ufffd", "b"]}}
 
 
+def test_answers_that_need_a_loaded_pair_may_take_minutes() -> None:
+    seen = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen[request.url.path] = request.extensions["timeout"]["read"]
+        return make_reply("not_found", 404)
+
+    with client(httpx.MockTransport(answer)) as c:
+        for call in (
+            lambda: next(c.solve({})),
+            lambda: next(c.chat([], model="bundled")),
+            lambda: c.repeat_run("r"),
+            lambda: c.submit({}),
+            lambda: c.status(),
+        ):
+            with pytest.raises(errors.NotFound):
+                call()
+    assert seen.pop("/v1/status") < 60
+    assert sorted(seen.values()) == [600.0] * 4
+
+
 def test_chat() -> None:
     daemon = FakeDaemon()
     with client(daemon) as c:

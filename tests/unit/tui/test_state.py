@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from flashedge import events
 from flashedge.client.run_figures import (
-    child_priors,
+    collect_level_scores,
     collect_votes,
+    compute_child_priors,
+    compute_rollout_values,
+    compute_vote_shares,
     describe_rest,
-    duration_text,
     find_thresholds,
-    level_scores,
-    rollout_values,
-    vote_shares,
+    format_seconds,
 )
 from flashedge.client.run_view import CUT, LOG_LINES, ROOT, Numbered, RunView, fold, interrupt
-from flashedge.client.tree_lines import MAX_LEAD, TreeLine, tree_lines
+from flashedge.client.tree_lines import MAX_LEAD, TreeLine, build_tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import logprob_priors
 from flashedge.tui import device, state
@@ -194,11 +194,11 @@ def test_chunks_do_not_matter_at_any_moment(
 
 def test_scores_by_level_are_known_from_the_first_level() -> None:
     scored = (score(1, 0.2), score(2, 0.9))
-    (level,) = level_scores(grown(build_step(1, "a"), build_step(2, "b"), *scored))
+    (level,) = collect_level_scores(grown(build_step(1, "a"), build_step(2, "b"), *scored))
     assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
     assert level.mean == pytest.approx(0.55)
-    assert [s.depth for s in level_scores(WHOLE)] == list(range(1, 8))
-    assert level_scores(RunView()) == ()
+    assert [s.depth for s in collect_level_scores(WHOLE)] == list(range(1, 8))
+    assert collect_level_scores(RunView()) == ()
 
 
 def test_votes_before_and_after_the_result() -> None:
@@ -206,17 +206,17 @@ def test_votes_before_and_after_the_result() -> None:
     assert run.result is None
     assert {v.answer: v.count for v in collect_votes(run)} == {"46": 15, "22": 1}
     assert collect_votes(WHOLE)[0] == Vote(answer="46", weight=11.080425500869751, count=15)
-    (best, share), (_, rest) = vote_shares(WHOLE)
+    (best, share), (_, rest) = compute_vote_shares(WHOLE)
     assert (best.answer, share + rest) == ("46", pytest.approx(1.0))
     assert share == pytest.approx(11.080425500869751 / (11.080425500869751 + 0.7384710907936096))
-    assert vote_shares(grown()) == ()
+    assert compute_vote_shares(grown()) == ()
     run = grown(replace(step(1, 1, "7"), finish="stop", answer="7"))
     vote = Vote(answer="7", weight=0.0, count=1)
     assert (run.paths_done, collect_votes(run)) == (1, (vote,)), "before its level is decided"
 
 
 def test_visits_and_values_follow_from_the_rollouts() -> None:
-    run, values = WHOLE_MCTS, rollout_values(WHOLE_MCTS)
+    run, values = WHOLE_MCTS, compute_rollout_values(WHOLE_MCTS)
     assert len(run.rollouts) == run.config["n"] == 12
     assert values[ROOT][0] == 12
     for node, (visits, value) in values.items():
@@ -233,11 +233,11 @@ def test_priors_are_those_of_the_search() -> None:
     for _, event in live_items(MCTS):
         if isinstance(event, events.NodesExpanded):
             children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
-            priors = child_priors(run, event.parent)
+            priors = compute_child_priors(run, event.parent)
             assert list(priors) == children
             expected = logprob_priors([segments[c] for c in children])
             assert list(priors.values()) == pytest.approx(list(expected))
-    assert child_priors(grown(), ROOT) == {}
+    assert compute_child_priors(grown(), ROOT) == {}
 
 
 def test_progress_in_words() -> None:
@@ -245,9 +245,9 @@ def test_progress_in_words() -> None:
     assert describe_rest(begun, 10.0) is None, "how many levels follow is unknown"
     mcts = fold(RunView(id="r"), live_items(MCTS)[:-80])
     done = len(mcts.rollouts)
-    assert describe_rest(mcts, 6.0) == f"about {duration_text(6.0 / done * (12 - done))} left"
+    assert describe_rest(mcts, 6.0) == f"about {format_seconds(6.0 / done * (12 - done))} left"
     assert describe_rest(WHOLE_MCTS, 6.0) is None
-    assert [duration_text(s) for s in (8.26, 42.2, 187)] == ["8.3 s", "42 s", "3:07"]
+    assert [format_seconds(s) for s in (8.26, 42.2, 187)] == ["8.3 s", "42 s", "3:07"]
 
 
 def test_the_log_keeps_rare_events() -> None:
@@ -411,15 +411,15 @@ def test_a_replay_gives_every_event_once(speed: int) -> None:
 
 
 def test_lines_of_a_tree() -> None:
-    run, lines = WHOLE, tree_lines(WHOLE)
+    run, lines = WHOLE, build_tree_lines(WHOLE)
     assert len(lines) == len(run.nodes) - 1
     places = {line.node: i for i, line in enumerate(lines)}
     for line in lines:
         parent = run.nodes[line.node].parent
         assert parent == ROOT or places[parent] < places[line.node]  # type: ignore[index]
-    kept = tree_lines(run, hidden=frozenset({"pruned", "duplicate"}))
+    kept = build_tree_lines(run, hidden=frozenset({"pruned", "duplicate"}))
     assert {run.nodes[line.node].status for line in kept} == {"active", "complete"}
-    shut = tree_lines(run, collapsed=frozenset({NodeId(1)}))
+    shut = build_tree_lines(run, collapsed=frozenset({NodeId(1)}))
     hidden = next(line.hidden for line in shut if line.node == 1)
     assert hidden == len(lines) - len(shut)
 
@@ -430,18 +430,18 @@ def family(*families: tuple[int, ...]) -> RunView:
 
 def test_only_branch_points_indent_and_any_depth_is_drawn() -> None:
     run = family((0, 1, 2), (1, 3), (3, 4, 5), (5, 6), (4, 7))
-    drawn = [f"{line.lead}{line.node}" for line in tree_lines(run)]
+    drawn = [f"{line.lead}{line.node}" for line in build_tree_lines(run)]
     assert drawn == ["├ 2", "1", "3", "├ 4", "│ 7", "└ 5", "  6"]
     deep = family(*((max(2 * i - 1, 0), 2 * i + 1, 2 * i + 2) for i in range(200)))
-    lines = tree_lines(deep)
+    lines = build_tree_lines(deep)
     assert len(lines) == len(deep.nodes) - 1
     assert {line.lead for line in lines} == {"", "├ ", "└ "}, "a chain takes one column"
     bushy = family(*((n, 2 * n + 1, 2 * n + 2) for n in range(2**12 - 1)))
-    assert max(len(line.lead) for line in tree_lines(bushy)) == MAX_LEAD
+    assert max(len(line.lead) for line in build_tree_lines(bushy)) == MAX_LEAD
 
 
 def grouped(run: RunView) -> tuple[TreeLine, ...]:
-    return tree_lines(run, group=partial(group_key, run))
+    return build_tree_lines(run, group=partial(group_key, run))
 
 
 def test_equal_siblings_share_a_line() -> None:
@@ -459,10 +459,10 @@ def test_equal_siblings_share_a_line() -> None:
 
 def test_a_filter_keeps_what_leads_to_a_match() -> None:
     run = WHOLE
-    lines = tree_lines(run, wanted="the ANSWER is \\boxed{22}")
+    lines = build_tree_lines(run, wanted="the ANSWER is \\boxed{22}")
     found = [n for n in run.nodes.values() if "boxed{22}" in n.text]
     assert {line.node for line in lines} == {i for n in found for i in run.path(n.id)}
-    assert tree_lines(run, wanted="no such text") == ()
+    assert build_tree_lines(run, wanted="no such text") == ()
 
 
 def export_twice(run: RunView) -> tuple[dict[str, Any], ElementTree.Element, list[str]]:

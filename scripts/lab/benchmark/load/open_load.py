@@ -113,7 +113,7 @@ async def stream_chat(
 ) -> AsyncGenerator[protocol.ChatPiece]:
     """Stream a reply, however long it waits in the engine. Raises DaemonError when it is cut."""
     timeout = httpx.Timeout(client.call_timeout_s, read=None)
-    stream = client.stream("POST", protocol.CHAT, json=body, headers=headers, timeout=timeout)
+    stream = client.stream("POST", protocol.CHAT_PATH, json=body, headers=headers, timeout=timeout)
     async with aclosing(stream) as batches:
         async for frames in batches:
             for frame in frames:
