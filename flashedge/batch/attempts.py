@@ -1,5 +1,8 @@
-"""Run one problem on the daemon: adopt an existing run of it or start one, and await its end. The
-batch names its runs (key, problem, attempt), so that it finds them again after a crash."""
+"""Run one problem on the daemon: find an existing run of it or start one, and await its end.
+
+A run's id holds the batch's key, the problem's index and the attempt's number, so that a batch
+finds its runs again after a crash.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,18 +14,18 @@ from flashedge import errors
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.protocol import OPEN_STATUSES
+from flashedge.search.voting import BUDGET
 
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""How often progress is asked for. The end of a run is told at once."""
+"""Time between two reports of a run's progress. Its end is reported at once."""
 MAX_DEATHS = 3
-"""Runs of one problem that may end with the daemon before the problem counts as failed."""
-
-BUDGET = "budget"
-"""The `cut_by` of a run that ran out of tokens."""
+"""Times that the daemon may end during a run of one problem before the problem counts as failed.
+With 1 a restart of the daemon would fail every open problem; without a limit, a problem that kills
+the daemon would be tried forever."""
 BATCH_PRIORITY = 1
-"""Batch work goes after chats and single searches."""
+"""Runs after chats and single searches, whose priority is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,26 +33,24 @@ class Attempt:
     """One run of a problem, after its end."""
 
     number: int
-    """Earlier runs of the same problem."""
-
+    """How many runs of the same problem came before."""
     run: str | None
     """The run's id. None when the daemon refused the problem."""
-
     answer: str | None = None
     tokens: int | None = None
     """Committed tokens of the whole tree."""
-
     seconds: float | None = None
-    """Includes the runs that it continues."""
-
+    """Time of this run and of the finished ones before it, without the queue."""
     certainty: float | None = None
+    """In [0, 1]. None where the search does not measure it."""
     cut_by: str | None = None
+    """What ended the search early (see `Finish.cut_by`)."""
     error: Mapping[str, str] | None = None
-    """{code, message} of a run that failed."""
+    """{code, message} of a run that did not finish or was refused."""
 
 
 class Stopping(Exception):
-    """The batch ends, and this problem's run had not started."""
+    """`stop` was called before this problem's run started."""
 
 
 class Attempts:
@@ -62,26 +63,28 @@ class Attempts:
         retry_failed: bool = False,
         notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """key: part of the runs' names. settings: fields of POST /v1/runs without the problem.
-        retry_failed: whether a failed run of an earlier call does not count. notify: called after
-        each look at a run."""
+        """key: part of the runs' ids. settings: fields of POST /v1/runs without the problem.
+        retry_failed: whether to repeat a run that failed in an earlier call. notify: called after
+        each report of a run's progress."""
         self._client = client
         self._key = key
         self._settings = {"priority": BATCH_PRIORITY, **settings}
         self._retry_failed = retry_failed
         self.notify = notify
         self._losses = 0
+        """How often the daemon did not answer."""
         self._is_stopping = False
         self._dropped: set[str] = set()
+        """Runs that `stop` cancelled while they waited."""
         self._open: dict[str, int | None] = {}
         """The runs that are not over: the tokens of a running one, None for one that waits."""
-        self._turn = asyncio.Lock()
+        self._submit_lock = asyncio.Lock()
         """Held while a run is submitted, so that runs arrive at the daemon in order."""
         self._submissions: set[asyncio.Task[dict[str, Any]]] = set()
 
     @property
-    def running(self) -> list[int]:
-        """The committed tokens so far of each run that was running when the batch last looked."""
+    def running_tokens(self) -> list[int]:
+        """The committed tokens of each running run, as last reported."""
         return [tokens for tokens in self._open.values() if tokens is not None]
 
     async def run(
@@ -90,18 +93,18 @@ class Attempts:
         """Run the problem at position `index` of the input to its end.
 
         budget: most tokens of the whole tree, instead of the settings' limit. earlier: the attempt
-        to continue; it is also the result if no later run has one.
+        to continue; it is also the result if no later run finishes.
 
-        Of the runs that the daemon already has, the last finished one counts. Runs that ended with
-        a crash, with the daemon, or with an earlier batch do not count.
+        The daemon may have runs of the problem from an earlier call. The last one that finished is
+        the result, and so is a failed one without `retry_failed`. Others that ended are repeated.
 
-        Raises RequestError when the daemon refuses the settings, DaemonError when it stays away,
-        Stopping after `stop` if the run has not started by then.
+        Raises RequestError when the daemon refuses the settings, DaemonError or EngineDead when it
+        stays away, Stopping if the run has not started when `stop` is called.
         """
         best, number, deaths = earlier, 0 if earlier is None else earlier.number + 1, 0
         while True:
             name = f"run-{self._key}-{index}-{number}"
-            async with self._turn:
+            async with self._submit_lock:
                 run, losses = await self._find(name), self._losses
                 if run is None:
                     if best is not earlier:
@@ -126,22 +129,21 @@ class Attempts:
             number += 1
 
     async def stop(self) -> None:
-        """Submit nothing more, and remove the runs that wait. Those that run go on to their end."""
+        """Submit nothing more, and remove the waiting runs. The running ones go on to their end."""
         self._is_stopping = True
         await self._await_submissions()
         await asyncio.gather(*map(self._drop_waiting, list(self._open)))
 
     async def cancel_open(self) -> int:
-        """Cancel the runs under way and return how many there were."""
+        """Cancel the open runs and return how many were cancelled."""
         await self._await_submissions()
-        names = sorted(self._open)
-        await asyncio.gather(*(follow.cancel_quietly(self._client, name) for name in names))
-        return len(names)
+        cancels = [follow.cancel_quietly(self._client, name) for name in sorted(self._open)]
+        return sum(await asyncio.gather(*cancels))
 
     # ------------------------------------------------------------ inner
 
     async def _await_submissions(self) -> None:
-        """Let what is on its way arrive: a run can't be cancelled before it exists."""
+        """Wait for open submissions, since a run can't be cancelled before it exists."""
         if self._submissions:
             await asyncio.wait(self._submissions, timeout=follow.CANCEL_TIMEOUT_S)
 
@@ -152,8 +154,9 @@ class Attempts:
                 await follow.cancel_quietly(self._client, name)
 
     def _is_final(self, status: str, is_watched: bool, losses: int) -> bool:
-        """Whether a run without a result ends its problem. A cancelled one does if somebody
-        cancelled it while this batch watched it, and not the daemon's own stop."""
+        """Whether an unfinished run ends its problem. A cancelled one does if a user cancelled it
+        while this batch watched it. If the daemon was lost since `losses` were counted, its own
+        stop may have cancelled the run."""
         if status == "failed":
             return is_watched or not self._retry_failed
         return status == "cancelled" and is_watched and losses == self._losses
@@ -179,7 +182,7 @@ class Attempts:
             self._open.pop(name)
             is_gone = earlier is not None and isinstance(error, errors.NotFound)
             if error.param == "continues" or is_gone:
-                # The earlier run's events are gone: start from the beginning.
+                # The earlier run can no longer be continued: start from the beginning.
                 return await self._submit(name, text, budget, None)
             if isinstance(error, errors.ContextOverflow) or error.param in ("problem", "messages"):
                 return {"code": error.code, "message": str(error)}
@@ -187,7 +190,8 @@ class Attempts:
         return None
 
     async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit, to the end even if the caller is cancelled meanwhile. Raises Stopping."""
+        """Submit a run. The submission completes even if the caller is cancelled. Raises
+        Stopping."""
         if self._is_stopping:
             raise Stopping
         submission = asyncio.ensure_future(self._client.submit(body))
@@ -196,8 +200,8 @@ class Attempts:
         return await asyncio.shield(submission)
 
     async def _await_end(self, name: str) -> dict[str, Any]:
-        """The run's object once it is over, without its events, which are most of a run's traffic.
-        A run that was dropped leaves no trace. Raises Stopping for it."""
+        """Return the run's object once it is over. Polls instead of reading the events, which are
+        most of a run's traffic. Deletes a run that `stop` dropped, and raises Stopping for it."""
         self._open.setdefault(name, None)
         loop = asyncio.get_running_loop()
         while True:
@@ -208,7 +212,7 @@ class Attempts:
             is_running = run["status"] == "running"
             self._open[name] = (run.get("tree_tokens") or 0) if is_running else None
             self.notify()
-            await asyncio.sleep(LOOK_S - (loop.time() - began))  # where the daemon did not wait
+            await asyncio.sleep(LOOK_S - (loop.time() - began))  # the daemon may answer earlier
         self._open.pop(name)
         if name in self._dropped and run["status"] == "cancelled":
             with suppress(errors.FlashEdgeError):
@@ -217,7 +221,7 @@ class Attempts:
         return run
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call the daemon. Waits while its queue is full, and some seconds while it is away."""
+        """Call the daemon. Waits while its queue is full, and for some seconds while it is away."""
 
         def count_loss() -> None:
             self._losses += 1
@@ -225,12 +229,11 @@ class Attempts:
         try:
             return await follow.retry(call, follow.UNATTENDED, count_loss)
         except (errors.DaemonError, errors.EngineDead) as error:
-            hint = "finished problems are kept: flashedge up, then the same command resumes"
+            hint = "finished problems are kept: run flashedge up, and the same command resumes"
             raise type(error)(str(error), hint=hint) from error
 
 
 def _build_attempt(number: int, run: Mapping[str, Any], earlier: Attempt | None) -> Attempt:
-    """The time includes that of `earlier`."""
     status = run["status"]
     if status != "finished":
         error = run.get("error") or {}

@@ -1,8 +1,8 @@
 """Solve a batch of problems: several at a time, one record each, with an optional shared budget.
 
-A shared budget is spent in rounds. In the first, every problem gets the same share. The next gives
-what is left over to the problems that ran out, the least certain first, and continues their runs.
-Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
+A shared budget is spent in rounds. In the first, every problem gets the same share. Each later one
+divides what is left among the problems that ran out of tokens, by their uncertainty, and continues
+their runs. Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
 """
 
 import asyncio
@@ -11,16 +11,20 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from flashedge.batch.attempts import BUDGET, Attempt, Attempts, Stopping
+from flashedge.batch.attempts import Attempt, Attempts, Stopping
 from flashedge.batch.journal import BatchRecord, SheetJournal
 from flashedge.errors import RequestError
 from flashedge.files.problems import FileProblem
 from flashedge.runtime.drive.tasks import run_workers
+from flashedge.search.voting import BUDGET
 
 LEAST_GRANT_TOKENS = 64
+"""Chosen by hand: with a tenth, runs would resume for a part of one step; with ten times as many,
+the last tokens of a small budget would stay unspent."""
 FIRST_JOBS = 3
-"""Problems in flight before the first result. Each result lets one more in, up to `jobs`: many that
-begin together end together, so that the first result would come late."""
+"""Problems that run before the first result. Each result lets one more start, up to `jobs`. Many
+that start together also end together, so the first result would come late; one alone would leave
+the engines idle."""
 
 Grade = Callable[[str, str], Awaitable[bool]]
 """(answer, right answer) -> whether they are equal."""
@@ -28,13 +32,12 @@ Grade = Callable[[str, str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A budget of committed tokens that all problems share. A run may exceed its share by what its
-    last level commits. Failed and cancelled runs are not counted."""
+    """A budget of committed tokens that all problems share. A run may exceed its share by the
+    tokens of its last level. Failed and cancelled runs are not counted."""
 
     total_tokens: int
-
     cap_tokens: int | None = None
-    """The most that one problem may spend."""
+    """The most that one problem may spend. None allows it the whole budget."""
 
     def compute_claim(self, spent_tokens: int) -> int:
         """The tokens that a problem may still spend."""
@@ -56,17 +59,16 @@ class Budget:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     wanted_tokens: int
-    """Tokens until the problem reaches its cap. 0 if it is finished."""
+    """Tokens until the problem reaches its cap."""
     certainty: float | None
+    """In [0, 1]. None where it is unknown, which counts as 0."""
 
 
 def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
-    """Divide `left_tokens` among the claims, none of which gets more than it wants.
-
-    claims: (k,) -> (k,) tokens in proportion to 1 - certainty (unknown: 0), at least 0.01. What a
-    claim does not want goes to the others. Rounded down, so a few tokens may be left over. Ref:
-    arXiv 2412.20993 App. B.2; the formula is ours.
-    """
+    """Divide `left_tokens` among the claims, none of which gets more than it wants. claims: (k,) ->
+    (k,) tokens in proportion to 1 - certainty, or to 0.01 where that is less, so that a certain
+    problem gets a little too. What a claim does not want goes to the others. Rounded down, so a few
+    tokens may be left over. Ref: arXiv 2412.20993 App. B.2; the formula is ours."""
     weights = [max(0.01, 1.0 - (c.certainty or 0.0)) for c in claims]
     shares = [0] * len(claims)
     left = max(0, left_tokens)
@@ -86,11 +88,9 @@ def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
 
 
 def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tuple[int, ...]:
-    """Divide like `share_budget`, but give no share smaller than `least_tokens`.
-
-    A claim that wants less gets all it wants. While some share is too small, the most certain claim
-    gets nothing.
-    """
+    """Divide like `share_budget`, but give no share smaller than `least_tokens`. A claim that wants
+    less gets all that it wants. The most certain claims get nothing until every other share is
+    large enough."""
     open_claims = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
     open_claims.sort(key=lambda i: claims[i].certainty or 0.0)
     while open_claims:
@@ -114,36 +114,37 @@ class Batch:
         jobs: int,
         budget: Budget | None = None,
     ) -> None:
-        """jobs: most problems at a time."""
+        """grade: judges the answers where the input has the right ones. jobs: most problems at a
+        time. budget: None leaves each problem the limit of the attempts' settings."""
         self._problems = problems
         self._attempts = attempts
         self._journal = journal
         self._grade = grade
         self._jobs = jobs
-        self._width = min(FIRST_JOBS, jobs)
-        self._places = asyncio.Semaphore(self._width)
+        self._num_slots = min(FIRST_JOBS, jobs)
+        self._slots = asyncio.Semaphore(self._num_slots)
         self._budget = budget
         self._shares: dict[int, int | None] = {}
         """The problems of this round by index, each with the most tokens of its tree."""
         self._cut: dict[int, Attempt] = {}
         """Attempts that ran out of their share and may be continued."""
         self.is_stopping = False
-        self.cancelled = 0
-        """Runs that were cancelled when the batch was."""
+        self.num_cancelled = 0
+        """Runs that `run` cancelled because it was cancelled itself."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of runs that are over, including problems that wait for a larger share."""
+        """Committed tokens of all runs that are over."""
         waiting = sum(attempt.tokens or 0 for attempt in self._cut.values())
-        return waiting + sum(r.tokens or 0 for r in self._journal.records.values())
+        return waiting + sum(record.tokens or 0 for record in self._journal.records.values())
 
     async def stop(self) -> None:
-        """Begin no more runs. `run` ends once those that run are over."""
+        """Start no more runs. `run` ends once the running ones are over."""
         self.is_stopping = True
         await self._attempts.stop()
 
     async def run(self) -> None:
-        """Solve the problems that have no record yet. If this is cancelled, so are its open runs.
+        """Solve the problems that have no record yet. Cancelling this cancels the open runs too.
         Raises RequestError, DaemonError, EngineError, StoreError."""
         budget, count = self._budget, len(self._problems)
         shares = [None] * count if budget is None else budget.split_evenly(count)
@@ -152,22 +153,22 @@ class Batch:
         self._shares = {i: shares[i] for i in todo}
         try:
             while self._shares:
-                await run_workers(self._jobs, self._start, self._shares)
+                await run_workers(self._jobs, self._solve_in_slot, self._shares)
                 self._shares = {} if self.is_stopping else await self._plan_round()
         except asyncio.CancelledError:
-            self.cancelled = await self._attempts.cancel_open()
+            self.num_cancelled = await self._attempts.cancel_open()
             raise
 
     # ------------------------------------------------------------ inner
 
-    async def _start(self, index: int) -> None:
+    async def _solve_in_slot(self, index: int) -> None:
         with suppress(Stopping):
-            async with self._places:
+            async with self._slots:
                 if not self.is_stopping:
                     await self._solve(index)
-                if self._width < self._jobs:  # one result lets one more problem in
-                    self._width += 1
-                    self._places.release()
+                if self._num_slots < self._jobs:  # each result adds a slot
+                    self._num_slots += 1
+                    self._slots.release()
 
     async def _solve(self, index: int) -> None:
         earlier = self._cut.get(index)

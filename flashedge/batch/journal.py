@@ -1,7 +1,8 @@
 """The output of a batch on disk, so that a batch killed at any moment can resume.
 
-OUTPUT is a journal of records, one for each problem. The sheet, OUTPUT.batch.json, holds the
-settings and the key in the names of the batch's runs, and is written before the first run starts.
+OUTPUT is a journal of records, one for each problem. OUTPUT.batch.json is its sheet: the settings,
+a hash of the input, and the key in the ids of the batch's runs. The sheet is written before the
+first run starts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flashedge.errors import ConfigError, Conflict
 from flashedge.files import journal
 from flashedge.files.problems import FileProblem, ProblemId, read_problems
 from flashedge.literal import format_json
+from flashedge.search.voting import BUDGET
 
 
 class SheetRecord(journal.JournalRecord, Protocol):
@@ -40,12 +42,10 @@ class SheetJournal(journal.Journal[ProblemId, R]):
     def __init__(
         self, output: Path, items: Sequence[Any], settings: Mapping[str, Any], kind: type[R]
     ) -> None:
-        """Begin a batch, or resume one. items: the input as JSON values. kind: of the records.
-
-        Raises Conflict when another process works on it or it was made from another input or with
-        other settings, ConfigError when the output is damaged or no batch's, StoreError when it
-        can't be written.
-        """
+        """Begin a batch, or resume one. items: the input as JSON values. kind: the records' class.
+        Raises Conflict when another process writes the output, or when it was made from another
+        input or with other settings. Raises ConfigError when it is damaged or no batch's output,
+        StoreError when it can't be written."""
         digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
         if not output.parent.is_dir():
             raise ConfigError(f"there is no folder {output.parent}", param="output")
@@ -53,16 +53,16 @@ class SheetJournal(journal.Journal[ProblemId, R]):
         if _has_content(output) and not sheet_path.exists():
             raise _build_foreign_error(output, sheet_path)
         with journal.translate_os_errors(sheet_path):
-            self._sheet = journal.open_locked(sheet_path, output)
+            self._sheet_file = journal.open_locked(sheet_path, output)
         try:
             with journal.translate_os_errors(sheet_path):
-                sheet = _read_sheet(self._sheet)
+                sheet = _read_sheet(self._sheet_file)
                 if sheet is None and _has_content(output):
                     raise _build_foreign_error(output, sheet_path)
                 if sheet is None or not output.exists():  # a removed output begins a new batch
                     sheet = {"key": secrets.token_hex(6), "input": digest, "settings": settings}
-                    self._sheet.truncate(0)
-                    journal.write_at_end(self._sheet, format_json(sheet, indent=1).encode())
+                    self._sheet_file.truncate(0)
+                    journal.write_at_end(self._sheet_file, format_json(sheet, indent=1).encode())
                     journal.sync_folder(sheet_path)
             if sheet.get("input") != digest:
                 raise Conflict(
@@ -71,19 +71,20 @@ class SheetJournal(journal.Journal[ProblemId, R]):
                 )
             journal.check_settings(output, sheet.get("settings") or {}, settings)
             self.key = str(sheet["key"])
-            """Part of the names of the batch's runs."""
+            """Part of the ids of the batch's runs."""
             super().__init__(output, None, kind.from_json, key=lambda record: record.id)
         except BaseException:
-            self._sheet.close()
+            self._sheet_file.close()
             raise
 
     @property
     def failed(self) -> list[ProblemId]:
-        return [i for i, record in self.records.items() if record.error is not None]
+        """The ids of the problems that failed."""
+        return [key for key, record in self.records.items() if record.error is not None]
 
     def close(self) -> None:
         super().close()
-        self._sheet.close()
+        self._sheet_file.close()
 
 
 def _has_content(path: Path) -> bool:
@@ -91,7 +92,7 @@ def _has_content(path: Path) -> bool:
 
 
 def _read_sheet(file: FileIO) -> dict[str, Any] | None:
-    """The sheet's fields. None if it was not written, or not to its end."""
+    """The sheet's fields. None if the sheet is empty or incomplete."""
     file.seek(0)
     try:
         fields = json.loads(file.readall())
@@ -113,24 +114,21 @@ def _build_foreign_error(output: Path, sheet_path: Path) -> ConfigError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
-    """One finished problem: a line of the output."""
+    """One problem that is over: a line of the output."""
 
     id: ProblemId
     answer: str | None
-
+    """None if no path has an answer, or the problem failed."""
     correct: bool | None
     """None where the input has no answer, or the problem failed."""
-
     tokens: int | None
-    """Committed tokens of the whole tree."""
-
+    """Committed tokens of the whole tree. None if the problem failed."""
     seconds: float | None
-    """Time of the problem's runs, without the queue."""
-
+    """Time of the problem's finished runs, without the queue. None if the problem failed."""
     run: str | None
-    """The id of its last run."""
-
+    """The id of its last run. None if the daemon refused the problem."""
     cut_by: str | None
+    """What ended the search early (see `Finish.cut_by`)."""
     error: Mapping[str, str] | None = None
     """{code, message} of a problem that failed."""
 
@@ -152,18 +150,20 @@ class Tally:
 
     def __init__(self, records: Collection[BatchRecord]) -> None:
         self.done = len(records)
-        self.failed = sum(r.error is not None for r in records)
-        self.graded = sum(r.correct is not None for r in records)
+        """Problems that are over, failed ones included."""
+        self.failed = sum(record.error is not None for record in records)
+        self.graded = sum(record.correct is not None for record in records)
         """Problems that have an answer in the input and did not fail."""
-        self.correct = sum(r.correct is True for r in records)
+        self.correct = sum(record.correct is True for record in records)
         self.accuracy = self.correct / self.graded if self.graded else None
-        self.cut = sum(r.cut_by == "budget" for r in records)
-        """Problems that the budget cut short."""
-        self.tokens = sum(r.tokens or 0 for r in records)
+        self.cut = sum(record.cut_by == BUDGET for record in records)
+        """Problems that a token budget cut short."""
+        self.tokens = sum(record.tokens or 0 for record in records)
 
 
 def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:
-    """The problems in the order of the file. Raises ConfigError, also where two share an id."""
+    """The problems in the order of the file. Raises ConfigError, also where two share an id, and
+    StoreError."""
     problems = read_problems(path)
     seen = set[ProblemId]()
     for problem in problems:

@@ -133,8 +133,11 @@ async def retry(
         await asyncio.sleep(pause_s)
 
 
-async def cancel_quietly(client: AsyncClient, run: str) -> None:
-    """Cancel a run that nobody waits for any more. Errors and a late answer are ignored."""
+async def cancel_quietly(client: AsyncClient, run: str) -> bool:
+    """Cancel a run that nobody waits for any more. Returns whether the daemon did: errors and a late
+    answer are ignored."""
     with suppress(FlashEdgeError, TimeoutError):
         async with asyncio.timeout(CANCEL_TIMEOUT_S):
             await client.cancel(run)
+            return True
+    return False

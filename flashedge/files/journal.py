@@ -24,11 +24,9 @@ R = TypeVar("R", bound=JournalRecord)
 
 
 class Journal(Generic[K, R]):
-    """JSON lines: the settings if there are any, then one record per line.
-
-    One process at a time writes it. Each record is on the disk before `append` returns, and a last
-    line that a crash tore is cut off. Use as a context manager, or call `close`.
-    """
+    """JSON lines: the settings if there are any, then one record per line. One process at a time
+    writes it. Each record is on the disk before `append` returns. A last line that a crash left
+    incomplete is removed. Use as a context manager, or call `close`."""
 
     def __init__(
         self,
@@ -39,9 +37,9 @@ class Journal(Generic[K, R]):
     ) -> None:
         """Create the file, or resume with the records that it holds.
 
-        `settings` are JSON values that all its records share; the first line keeps them, and None
-        keeps none. `parse` is the inverse of `to_json` and raises KeyError, TypeError or
-        ValueError. Raises Conflict when the file was made with other settings or another process
+        `settings` are JSON values that all its records share. They are the first line; None means a
+        file without that line. `parse` is the inverse of `to_json` and raises KeyError, TypeError
+        or ValueError. Raises Conflict when the file was made with other settings or another process
         writes it, ConfigError when it is damaged or no journal, StoreError when it can't be read or
         written.
         """
@@ -86,12 +84,12 @@ class Journal(Generic[K, R]):
                 lines = b"".join(_encode(record.to_json()) for record in kept.values())
                 write_at_end(fresh, self._header + lines)
                 fresh_path.replace(self.path)
-                sync_folder(self.path)
             except BaseException:
                 fresh.close()
                 raise
-        self._file.close()
-        self._file, self.records = fresh, kept
+            self._file.close()
+            self._file, self.records = fresh, kept
+            sync_folder(self.path)
 
     # ------------------------------------------------------------ inner
 
@@ -136,11 +134,8 @@ class Journal(Generic[K, R]):
 
 
 def open_locked(path: Path, guarded: Path | None = None) -> FileIO:
-    """Open or create a file that one process at a time may write.
-
-    `guarded` is the file that an error names instead. Raises OSError, and Conflict when another
-    process has it.
-    """
+    """Open or create a file that one process at a time may write. `guarded` is the file that an
+    error names instead. Raises OSError, and Conflict when another process has it."""
     file = path.open("a+b", buffering=0)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,7 +152,8 @@ def open_locked(path: Path, guarded: Path | None = None) -> FileIO:
 
 
 def check_settings(path: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raises Conflict when `path` was made with other settings than `wanted`, naming one."""
+    """Raises Conflict, which names a setting, if `made` and `wanted` differ. made: the settings
+    with which `path` was made."""
     wanted = json.loads(json.dumps(wanted))
     for name in sorted({*made, *wanted}):
         if made.get(name) != wanted.get(name):

@@ -21,7 +21,7 @@ ProblemId = str | int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
     index: int
-    """Its place among the problems of the file, from 0."""
+    """Its position among the problems of the file, from 0."""
     id: ProblemId
     """Its id in the file, or else its line number."""
     text: str
@@ -29,7 +29,7 @@ class FileProblem:
     family: str | None = None
     """The kind of problem, such as a subject."""
     steps: int | None = None
-    """Steps of its solution, where the file says it."""
+    """Number of steps of its solution. None where the file does not say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +38,10 @@ class LabelledProblem(FileProblem):
 
 
 def read_problems(path: Path, limit: int | None = None) -> tuple[FileProblem, ...]:
-    """The first `limit` problems of a file; None reads all. Raises ConfigError naming the line.
-
-    The fields are problem or question, and optionally answer, id (or unique_id, idx), family (or
-    subject) and steps. An answer is a text or a number; of a GSM8K solution, the part after ####.
-    Other fields are ignored.
-    """
+    """The first `limit` problems of a file; None reads all. Raises ConfigError, which names the
+    line, and StoreError. The fields are problem or question, and optionally answer, id (or
+    unique_id, idx), family (or subject) and steps. An answer is a text or a number. Of a GSM8K
+    solution it is the part after ####. Other fields are ignored."""
     return tuple(problem for _, problem in _read(path, limit))
 
 
@@ -68,11 +66,9 @@ def _read(path: Path, limit: int | None) -> Iterator[tuple[int, FileProblem]]:
 
 
 def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the object of each line that is not blank, with the line's number.
-
-    Raises ConfigError naming the line (hint: shows a right one) or the empty file, and StoreError
-    for a file that can't be read.
-    """
+    """Yield the object of each line that is not blank, with the line's number. Raises ConfigError
+    for an empty file or a wrong line, and StoreError for a file that can't be read. hint: shows the
+    user a right line."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Versions of files, by which caches of their contents are keyed."""
+"""Versions of files, which are keys in caches of their contents."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 class FileVersion:
     path: Path
     changed_ns: int
-    """The later of its changes of contents and of metadata."""
+    """Nanoseconds since 1970 of the last change of contents or metadata."""
     size_bytes: int
     inode: int
 
     @classmethod
     def find(cls, path: Path) -> FileVersion | None:
-        """The version that is there now, None without the file. Raises OSError."""
+        """The file's version now, or None if there is no file. Raises OSError."""
         try:
             found = path.stat()
         except FileNotFoundError:

@@ -146,6 +146,8 @@ class BatchDaemon(FakeDaemon):
         return httpx.Response(200, json=found)
 
     def cancel(self, run: str) -> Any:
+        if run not in self.runs:
+            return refuse()
         self.runs[run]["status"] = "cancelled"
         self.cancelled.append(run)
         return httpx.Response(200, json=self.runs[run])

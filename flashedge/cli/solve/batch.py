@@ -104,7 +104,7 @@ def solve_batch(
                 except asyncio.CancelledError:
                     if not batch.is_stopping:
                         raise
-                    output.note(f"cancelled {format_count(batch.cancelled, 'run')}")
+                    output.note(f"cancelled {format_count(batch.num_cancelled, 'run')}")
                 finally:
                     await grader.close()
             if batch.is_stopping:
@@ -160,7 +160,7 @@ def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
         if stops:
             task.cancel()
             return
-        running = len(attempts.running)
+        running = len(attempts.running_tokens)
         counted = "1 search" if running == 1 else f"{running} searches"
         output.note(f"stopping after {counted} that run; Ctrl-C again cancels them")
         stops.append(loop.create_task(batch.stop()))
@@ -193,7 +193,7 @@ def show_progress(
 
         def refresh(batch: Batch, attempts: Attempts) -> None:
             totals = Tally(journal.records.values())
-            running = attempts.running
+            running = attempts.running_tokens
             tokens = batch.tokens + sum(running)
             per_s = speed.note(tokens, time.monotonic())
             parts = [f"{len(running)} running", f"{tokens:,} tokens", f"{per_s:,.0f}/s"]

@@ -348,6 +348,25 @@ async def test_a_run_being_submitted_is_cancelled_once_it_exists(daemon: BatchDa
     assert [run["status"] for run in daemon.runs.values()] == ["cancelled"]
 
 
+async def test_a_run_that_never_arrived_does_not_count_as_cancelled(daemon: BatchDaemon) -> None:
+    sent = asyncio.Event()
+
+    def lose(request: httpx.Request) -> Any:
+        if request.method == "POST" and request.url.path == "/v1/runs":
+            sent.set()
+            raise httpx.ConnectError("away")
+        return daemon.answer(request)
+
+    async with AsyncClient("http://daemon", transport=httpx.MockTransport(lose)) as client:
+        attempts = Attempts(client, "key", {})
+        work = asyncio.create_task(attempts.run(0, "slow"))
+        await sent.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        assert await attempts.cancel_open() == 0
+
+
 PROBLEM, RIGHT, WRONG = "What is 12 + 7?", "12 + 7.\n\nSo 19.", "It is\t18."
 
 

@@ -67,6 +67,24 @@ def test_dropped_records_stay_dropped(path: Path, settings: dict[str, Any] | Non
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
+def test_records_after_a_drop_that_failed_late_are_kept(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file was replaced already, so later records must go to the new one."""
+
+    def fail(path: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    with open_notes(path, None, *NOTES) as journal:
+        with monkeypatch.context() as patch:
+            patch.setattr("flashedge.files.journal.sync_folder", fail)
+            with pytest.raises(StoreError):
+                journal.drop([1, 2, 3])
+        journal.append(NOTES[0])
+    with open_notes(path, None) as journal:
+        assert list(journal.records.values()) == [NOTES[0]]
+
+
 @pytest.mark.parametrize("content", ["a letter", "a letter\n", '{"id": 1}\n'])
 def test_a_foreign_file_is_not_touched(path: Path, content: str) -> None:
     path.write_text(content)
