@@ -29,8 +29,10 @@ class Device:
     """Memory bandwidth in bytes/s."""
     memory_bytes: int
     overhead_s: float = 0.002
-    """Launch and scheduling time of one engine step."""
+    """Launch and scheduling time of one engine step. The default is an assumption for devices that
+    were not measured."""
     sequence_s: float = 0.0
+    """Overhead of each sequence in a step."""
 
 
 RTX_4090 = Device(
@@ -39,8 +41,8 @@ RTX_4090 = Device(
 
 
 class CostCurve(Protocol):
-    """No argument makes a time shorter as it grows. The batch comes last, because a search looks at
-    many batches of the same paths."""
+    """Times never fall as an argument grows. The batch is the last argument, because one search
+    asks for many batches of the same paths."""
 
     def decode_at(self, context: float) -> BatchTime:
         """Seconds of one engine step that adds a token to each path, after `context` tokens."""
@@ -50,7 +52,8 @@ class CostCurve(Protocol):
 
 
 def count_flops(shape: ModelShape, context: float, new: float) -> float:
-    """2 per weight and token, and 4 per head dimension, layer and attended token."""
+    """FLOPs to compute `new` tokens of one path after `context` tokens of KV: 2 per weight and
+    token, and 4 per layer, head dimension and attended token."""
     attended = new * (context + (new + 1) / 2)
     return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 
@@ -77,16 +80,19 @@ class RooflineCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCurve:
-    """Interpolates between measured points. Before the first point it is constant; beyond the last
-    it grows in proportion, which is an upper bound."""
+    """Interpolates between measured points. Before the first point a time is constant. Beyond the
+    last it grows in proportion, which is too much where part of a time is overhead."""
 
     batches: tuple[float, ...]
+    """Measured batch sizes of decode steps, rising."""
     contexts: tuple[float, ...]
+    """Measured tokens of KV per path in decode steps, rising."""
     decode: tuple[tuple[float, ...], ...]
-    """(len(batches), len(contexts)) seconds"""
+    """(len(batches), len(contexts)) seconds."""
     tokens: tuple[float, ...]
+    """Measured prefill tokens of a whole batch, rising."""
     prefill: tuple[float, ...]
-    """(len(tokens),) seconds. What the tokens attend to was not varied."""
+    """(len(tokens),) seconds. The length of the context was not varied."""
 
     def decode_at(self, context: float) -> BatchTime:
         seconds = [_interpolate(self.contexts, row, context) for row in self.decode]
@@ -104,8 +110,8 @@ def interpolate_measurements(
     tokens: Sequence[float],
     prefill: Sequence[float],
 ) -> MeasuredCurve:
-    """Make a curve of measured points. Where more work took less time (noise), the longer time
-    is used. Raises ConfigError for unusable points."""
+    """Make a curve of measured points, which are the fields of `MeasuredCurve`. Where more work
+    took less time (noise), the longer time is used. Raises ConfigError for unusable points."""
     for name, axis in (("batches", batches), ("contexts", contexts), ("tokens", tokens)):
         rises = all(a < b for a, b in pairwise(axis))
         if not axis or not rises or not all(isfinite(at) and at >= 0 for at in axis):

@@ -5,7 +5,7 @@ window is computed by a pass of T * G rows, so the order of every sum depends on
 token's place in its window depends on its position only, not on where the prompt ends or on what
 was rolled back.
 
-All other requests wait for a pass, so at most one comes between two of their steps.
+All other requests wait during a pass, so at most one pass comes between two of their steps.
 
 Ref: arXiv 2601.17768 §4. Departures: ADR 20.
 """
@@ -18,12 +18,13 @@ from enum import StrEnum
 from typing import Any
 
 MAX_WAIT = 4
-"""Most shared steps that a full window waits for others to be verified with it."""
+"""Most shared steps that a full window waits, so that others are verified in the same pass. Chosen
+by hand: without the wait most passes hold one window; with 40 its tokens would come late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayShape:
-    """Equal shapes on equal devices give equal bits."""
+    """The shape of all passes. Equal shapes on equal devices give equal bits."""
 
     window: int
     """T: tokens of a window. A multiple of the tokens of a KV block, so that windows are shared
@@ -45,17 +46,18 @@ class ReplayShape:
         return (known - 1) // self.window * self.window
 
     def end_window(self, known: int, max_model_len: int) -> int:
-        """The position after that window. The last position of the context is never an input."""
+        """The position after the window of `find_window`. The last position of the context is never
+        an input."""
         return min(self.find_window(known) + self.window, max_model_len - 1)
 
     def end_chunk(self, computed: int, known: int) -> int:
-        """The position after the next chunk of prefill, which stops before the window that draws.
-        computed: tokens with KV, a multiple of the window."""
+        """The position after the next chunk of prefill, which ends before the window that draws the
+        next token. computed: tokens with KV, a multiple of the window."""
         chunk = self.window * self.prefill_windows
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
     def count_chunk(self, sequences: int) -> int:
-        """Tokens that a pass over `sequences` computes of each, in whole windows."""
+        """Tokens that a pass over this many sequences computes of each, in whole windows."""
         windows = min(self.prefill_windows, self.group // sequences)
         return self.window * max(1, windows)
 
@@ -79,26 +81,28 @@ class StepKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
     can_prefill: bool
-    """Whether a deterministic request has prompt to compute, and a place in the batch."""
+    """Whether a deterministic request has prompt to compute, and room in the batch."""
     ready: int
     """Windows that can be verified."""
     waited: int
-    """Shared steps that the oldest of these has waited."""
-    is_joined: bool
+    """Shared steps for which the oldest of these has waited."""
+    expects_window: bool
     """Whether another window may be full within `MAX_WAIT` shared steps."""
     can_share: bool
     """Whether a shared step has anything to do."""
-    others: bool
-    """Whether it has other than deterministic requests to do."""
+    has_others: bool
+    """Whether a shared step would take requests that are not deterministic."""
     last: StepKind
+    """The kind of the step before this one."""
     last_pass: StepKind
+    """The kind of the last pass: PREFILL or VERIFY."""
 
 
 def choose_step(state: BatchState, group: int) -> StepKind:
-    """Choose the next step. Where both kinds of pass are due they take turns."""
-    waits = state.waited < MAX_WAIT and (state.is_joined or state.can_prefill)
+    """Choose the next step. Where both kinds of pass are due they take turns. group: G."""
+    waits = state.waited < MAX_WAIT and (state.expects_window or state.can_prefill)
     is_due = state.ready >= group or (state.ready > 0 and not waits)
-    if not state.others or state.last is StepKind.SHARED:
+    if not state.has_others or state.last is StepKind.SHARED:
         if state.can_prefill and not (is_due and state.last_pass is StepKind.PREFILL):
             return StepKind.PREFILL
         if is_due:

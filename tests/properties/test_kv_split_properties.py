@@ -65,7 +65,7 @@ def sweep(
     seconds = kept_s + estimate_missing(engine, load, kv_bytes) * (lost_s - kept_s)
     if link is None:
         return seconds
-    return min(lost_s, seconds + link.estimate_round_trip(min(kv_bytes, stage.whole)))
+    return min(lost_s, seconds + link.estimate_round_trip(min(kv_bytes, stage.whole_bytes)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -96,7 +96,7 @@ def test_no_division_is_faster(load: Workload, memory: KvMemory) -> None:
     else:
         assert split.generator_bytes + split.verifier_bytes == kv_bytes
         ties = [share for share, s in enumerate(totals_s) if s <= shared_s * (1 + ROUNDING)]
-        if decode.whole + prefill.whole > kv_bytes:  # else both have headroom
+        if decode.whole_bytes + prefill.whole_bytes > kv_bytes:  # else both have headroom
             assert split.verifier_bytes == min(ties)
         assert split.decode_batch == max(decode.find_largest_batch(kv_bytes - b) for b in ties)
     assert decode.count_bytes(split.decode_batch) <= split.generator_bytes

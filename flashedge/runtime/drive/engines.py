@@ -22,7 +22,7 @@ from flashedge.runtime.kv.manager import (
     RunMemory,
 )
 from flashedge.scheduling.costs import CostCurve, MeasuredCurve
-from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, sweep_order
+from flashedge.scheduling.prefix_order import Order, Paths, order_by_arrival, order_by_sweep
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.types import Judges
 
@@ -64,7 +64,7 @@ class Engines:
     program: str | None = None
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
     order: Ordering | None = None
-    """Replaces the order that `prefix_order` chooses. For measurements."""
+    """Replaces the order that the switch `prefix_order` chooses. For measurements."""
     kv_manager: KvManager | None = None
     """Moves the KV memory of both engines. None leaves each engine its own."""
 
@@ -75,7 +75,8 @@ class Engines:
 
     @property
     def ordering(self) -> Ordering:
-        return self.order or (sweep_order if self.optimizations.prefix_order else arrival_order)
+        by_switch = order_by_sweep if self.optimizations.prefix_order else order_by_arrival
+        return self.order or by_switch
 
     def join_kv(
         self, emit: Callable[[Event], None], prompt_tokens: int

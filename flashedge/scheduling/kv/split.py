@@ -1,8 +1,8 @@
 """Choose how the KV memory is divided between generator and verifier.
 
-Either the engines share the memory: a linear search over the verifier's share finds the fastest
-division. Or they own all of it alternately, while the other engine's KV waits in host memory
-(offload). The faster way is taken.
+The engines can share the memory: then a linear search over the verifier's share finds the fastest
+division. Or they can take turns with all of it, while the other engine's KV is in host memory
+(offload). The faster of the two is chosen.
 
 Ref: arXiv 2509.00195 §4.3 (Eq. 1, dual strategy). Departures: docs/adr/0006.
 """
@@ -20,9 +20,10 @@ from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workload
 
 ROUNDING = 1e-12
-"""Times that differ by a smaller share than this are equal."""
+"""Times that differ by a smaller share than this count as equal."""
 LEAST_GAIN = 0.02
-"""Share of a level that a new division has to gain."""
+"""Share of a level's time that a new division must save. Chosen by hand: with a tenth, every level
+would move memory; with ten times as much, the division would hardly follow the load."""
 
 
 class EngineRole(StrEnum):
@@ -36,15 +37,17 @@ class EngineRole(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """The way to the place where offloaded KV waits."""
+    """The connection to the host memory that holds offloaded KV."""
 
     bytes_per_s: float
-    """Speed one way, to pinned memory if that is used."""
+    """Speed in one direction, to pinned memory if that is used."""
     capacity_bytes: int
+    """Host memory for the KV of one engine."""
     switch_s: float = 0.0
     """Seconds to pause one engine and resume the other when there is nothing to move."""
     margin: float = 0.0
-    """Share of a level that alternating has to gain before it is chosen. Counted as its cost."""
+    """Share of a level's time that alternating must save to be chosen. It is counted as a cost of
+    alternating."""
 
     def estimate_round_trip(self, kv_bytes: int) -> float:
         """Seconds to save and restore `kv_bytes`. Infinite if they don't fit."""
@@ -53,20 +56,21 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """A division of the KV memory, with the predicted seconds of a level."""
+    """A division of the KV memory, with the predicted seconds of a level, or 0 without any."""
 
     generator_bytes: int
     verifier_bytes: int
     decode_batch: int
     """Paths that the generator is assumed to decode at once."""
     prefill_batch: int
+    """Paths that the verifier is assumed to score at once."""
     generate_s: float
     verify_s: float
     transfer_s: float = 0.0
     offload: bool = False
     """Whether the engines alternate: each has its bytes only while the other is offloaded."""
     generator_saved: bool = False
-    """With `offload`: whether the generator's KV is saved and restored, or else dropped."""
+    """With `offload`: whether the generator's KV is saved and restored. Otherwise it is dropped."""
     verifier_saved: bool = False
 
     @property
@@ -88,7 +92,7 @@ class KvMemory:
     link: HostLink | None = None
 
     def split_evenly(self) -> KvSplit:
-        """Give each engine half, or more if it needs more for one request of full length."""
+        """Give each engine half, or more where one request of full length needs more."""
         most = self.kv_bytes - self.generator.least_bytes
         share = min(max(self.kv_bytes // 2, self.verifier.least_bytes), most)
         return KvSplit(
@@ -101,8 +105,8 @@ class KvMemory:
         )
 
     def choose_split(self, load: Workload) -> KvSplit:
-        """The fastest way to spend the memory on a level: among equals, that of the largest decode
-        batch. Raises ConfigError if the memory does not hold one path."""
+        """Find the fastest split for a level. Among equals it prefers sharing to alternating, and
+        then the largest decode batch. Raises ConfigError if the memory does not hold one path."""
         decode, prefill = self._plan_stages(load, self.kv_bytes, self.kv_bytes)
         splits: list[KvSplit] = []
         if decode.choices and prefill.choices:
@@ -115,8 +119,9 @@ class KvMemory:
         return min(splits, key=lambda split: split.seconds)
 
     def decide_split(self, load: Workload, current: KvSplit, move_s: float = 0.0) -> KvSplit:
-        """Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and the seconds of the
-        move. If the memory does not hold one path of each engine, it is divided evenly."""
+        """Keep the bytes of `current` unless another split makes a level faster by `LEAST_GAIN` and
+        by `move_s`, the seconds of the move. If the memory does not hold one path of each engine,
+        it is divided evenly."""
         try:
             new = self.choose_split(load)
         except ConfigError:
@@ -163,19 +168,21 @@ class KvMemory:
 
 
 class _Side:
+    """One engine's stage of a level, and its choices with a given amount of memory."""
+
     def __init__(self, stage: Stage, kv_bytes: int) -> None:
         self.stage = stage
         self.choices = stage.list_choices(kv_bytes)
-        self._from = [choice.kv_bytes for choice in self.choices]
+        self._choice_bytes = [choice.kv_bytes for choice in self.choices]
 
     @property
     def bends(self) -> list[int]:
-        """Bytes between which `estimate_seconds` falls evenly."""
-        return [*self._from, self.stage.whole]
+        """Bytes between which `estimate_seconds` is linear."""
+        return [*self._choice_bytes, self.stage.whole_bytes]
 
     def find_choice(self, kv_bytes: int) -> BatchChoice:
         """The last choice that fits. There must be one."""
-        return self.choices[bisect_right(self._from, kv_bytes) - 1]
+        return self.choices[bisect_right(self._choice_bytes, kv_bytes) - 1]
 
     def estimate_seconds(self, kv_bytes: int) -> float:
         """Seconds of the level, with as much of the live tree's KV as fits into `kv_bytes`."""
@@ -184,15 +191,16 @@ class _Side:
 
 
 def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
-    """Search every verifier share at which one engine's choice changes. Between two of these the
-    time changes evenly. None if the two engines do not fit together."""
+    """Search every verifier share at which one engine's choice changes, since the time is linear
+    between two of these. None if one path of each engine does not fit."""
     least, most = prefill.choices[0].kv_bytes, kv_bytes - decode.choices[0].kv_bytes
     if least > most:
         return None
-    whole = decode.stage.whole, prefill.stage.whole
-    spare = kv_bytes - sum(whole)
-    if spare >= 0:  # all paths fit, but some steps are much longer than the mean
-        share = whole[1] + spare * whole[1] // sum(whole)
+    whole = prefill.stage.whole_bytes
+    total = decode.stage.whole_bytes + whole
+    spare = kv_bytes - total
+    if spare >= 0:  # all paths fit; the spare memory is for steps that are longer than the mean
+        share = whole + spare * whole // total
     else:
         shares = {*prefill.bends, *[kv_bytes - bend for bend in decode.bends]}
         share, best_s = least, inf
@@ -217,7 +225,7 @@ def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> 
     dropped."""
     sides = decode, prefill
     kept_s = [side.estimate_seconds(kv_bytes) for side in sides]
-    move_s = [link.estimate_round_trip(min(kv_bytes, side.stage.whole)) for side in sides]
+    move_s = [link.estimate_round_trip(min(kv_bytes, side.stage.whole_bytes)) for side in sides]
     lost_s = [side.choices[-1].lost_s for side in sides]
     saved = [kept + move <= lost for kept, move, lost in zip(kept_s, move_s, lost_s, strict=True)]
     stage_s = [

@@ -5,7 +5,7 @@ steps. Both engines keep the KV of the live paths and compute only what is missi
 prefix order, so each path after the first adds only what it does not share with its neighbour.
 
 If the live paths do not fit together, they run in rounds. The order is reversed at every level, so
-what the last round left in memory is used first; the rest is computed again.
+that KV of the last round is used while it is in memory. The rest is computed again.
 
 Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departures: docs/adr/0006.
 """
@@ -20,7 +20,8 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Granularity
 
 FIRST_STEP_TOKENS = 64
-"""Assumed length of a step before the tree has one."""
+"""Assumed length of a step before the tree has one. Chosen by hand: a step of a tenth would make
+decoding look almost free, and one of ten times as many tokens would hide the verifier's work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,9 @@ class Workload:
 
 
 def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
-    """What is being generated now. A step is expected to be as long as the tree's mean step; before
-    there is one, a path that is generated to its end takes half of its limit."""
+    """The load of the nodes that are being generated. None if there are none. A step is expected to
+    be as long as the tree's mean step. Before there is one, it is expected to have half of its
+    limit where it runs to the path's end, and FIRST_STEP_TOKENS elsewhere."""
     growing = [node for node in tree.nodes.values() if node.status is NodeStatus.GENERATING]
     if not growing:
         return None
@@ -91,7 +93,9 @@ class EngineCost:
     curve: CostCurve
     kv_bytes_per_token: int
     block_tokens: int = 1
+    """Tokens of a KV block."""
     max_batch: int = 1 << 30
+    """Most sequences in one step of the engine."""
     least_bytes: int = 0
     """The smallest budget: KV of one request of full length."""
 
@@ -104,6 +108,7 @@ class BatchChoice(NamedTuple):
     kept_s: float
     """Seconds of the level, with the best batch up to this one, if the live tree's KV was kept."""
     lost_s: float
+    """The same, if none of it was kept."""
 
 
 class Stage:
@@ -127,7 +132,8 @@ class Stage:
         else:
             self._kept_s = curve.prefill_at(context, step)
             self._lost_s = curve.prefill_at(context - lost, step + lost)
-        self.whole = self.count_bytes(self.paths)
+        self.whole_bytes = self.count_bytes(self.paths)
+        """Bytes in which all paths fit at once."""
 
     def count_bytes(self, batch: int) -> int:
         """Count the KV bytes of `batch` neighbours in prefix order, with their steps. The first
@@ -141,21 +147,22 @@ class Stage:
         return min(1 + (kv_bytes - self._one) // self._next, self.max_batch)
 
     def estimate_missing(self, kv_bytes: int) -> float:
-        """Share of the live tree's KV that was evicted before its reuse. 1 if one path fits."""
-        if kv_bytes >= self.whole:
+        """Share of the live tree's KV that was evicted before its reuse. 1 if only one path fits,
+        which is the least that `kv_bytes` must hold."""
+        if kv_bytes >= self.whole_bytes:
             return 0.0
-        return (self.whole - kv_bytes) / ((self.paths - 1) * self._next)
+        return (self.whole_bytes - kv_bytes) / ((self.paths - 1) * self._next)
 
     def estimate_round(self, batch: int) -> tuple[float, float]:
-        """Seconds of a round with the whole live tree's KV in memory, and with none of it."""
+        """(kept_s, lost_s) of a round: with all of the live tree's KV in memory, and with none."""
         if self._decode_steps:
             kept_s = self._decode_steps * self._kept_s(batch)
             return kept_s, kept_s + self._lost_s(batch)
         return self._kept_s(batch), self._lost_s(batch)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
-        """List the batches worth considering, by rising memory and falling time. For each number of
-        rounds only the smallest counts: a larger one does more work in as many rounds."""
+        """List the batches worth considering, by rising memory and falling time. Only the smallest
+        batch for each number of rounds is: a larger one does more work in as many rounds."""
         found, most = [], self.find_largest_batch(kv_bytes)
         while most:
             rounds = -(-self.paths // most)

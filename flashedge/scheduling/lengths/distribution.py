@@ -3,8 +3,9 @@
 An output is one answer to one prompt, or one path of a search. Its end is sampled like any other
 token. Lengths are integers, but the distributions are continuous, as in the paper.
 
-The length is X̃ = min(X, L), where L is `max_tokens`, given X > drawn, so that P(X > x | X > drawn)
-= P(X > x) / P(X > drawn). The paper predicts once, before the first token (App. G).
+The length is X̃ = min(X, L), where L is `max_tokens`. Given that the output has outlived its first
+`drawn` tokens, P(X > x | X > drawn) = P(X > x) / P(X > drawn). The paper predicts once, before the
+first token (App. G).
 
 The paper integrates x·f(x) (App. B) by Monte Carlo. The quadrature here uses that
 E[X̃] = ∫₀ᴸ P(X > x) dx, which is the same by parts, and needs neither the density nor a special
@@ -28,8 +29,8 @@ NU = 3.5
 
 
 class LengthDistribution(Protocol):
-    """Tokens of one output before any limit cuts it. Immutable and hashable. Far in the tail, where
-    outputs with many tokens are, 1 − cdf is rounded to 0, so it has the survival function."""
+    """Tokens of one output before any limit cuts it. Immutable and hashable. It has the survival
+    function and no cdf, because 1 − cdf rounds to 0 far in the tail."""
 
     def __hash__(self) -> int: ...
 
@@ -45,17 +46,13 @@ class LengthDistribution(Protocol):
 @dataclass(frozen=True, slots=True)
 class LogT:
     """ln X = mu + sigma·T, where T has Student's t-distribution. It has an expectation only below a
-    limit. Raises ValueError for impossible parameters.
-
-    Ref: arXiv 2604.00499 §3.1, eq. (3) and (4).
-    """
+    limit. Raises ValueError for impossible parameters. Ref: arXiv 2604.00499 §3.1, eq. (3) and
+    (4)."""
 
     mu: float
     """Median of ln X."""
-
     sigma: float
     """Scale of ln X, positive."""
-
     nu: float = NU
     """Degrees of freedom. Fewer mean a heavier tail."""
 
@@ -78,14 +75,15 @@ class LogT:
 CONFIDENCE = 0.9
 """α: the value at risk is the tokens that this share of the outputs does not exceed."""
 LEAST_LOG_SURVIVAL = -600.0
-"""Below it double precision loses the tail: the distribution is wrong about this output."""
+"""Log survival at which an output has outlived its distribution: double precision ends soon after,
+and so unlikely an output shows that the distribution is wrong."""
 
 _LISTED = [1 - 1e-4, 1 - 1e-3, 0.99, 0.9, 0.75, 0.6, 0.5, 0.4, 0.25, 1 - CONFIDENCE, 0.03, 0.01]
 _SHARES = np.array(_LISTED + [10.0**-power for power in range(3, 9)])
 """Shares of outputs that are longer, at which the integral is split. Between two of them P(X > x)
 is smooth for any scale of the distribution."""
 _MEDIAN, _RISK = _LISTED.index(0.5), _LISTED.index(1 - CONFIDENCE)
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)  # 8 points on each piece, on [-1, 1]
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]
 _SHORTEST = 1e-9
 """Tokens that stand for 0, whose logarithm is infinite."""
@@ -99,7 +97,6 @@ class TailFigures:
     median: float
     value_at_risk: float
     """The tokens that a share α of the outputs does not exceed."""
-
     conditional_value_at_risk: float
     """Mean of the longest share 1 − α of the outputs."""
 
@@ -107,11 +104,9 @@ class TailFigures:
 def compute_figures(
     distribution: LengthDistribution, max_tokens: float, *, drawn: float = 0
 ) -> TailFigures:
-    """Compute the figures by Gauss-Legendre quadrature on pieces of ln x.
-
-    max_tokens: the limit L, positive. drawn: tokens so far. An output that has outlived its
-    distribution counts as long as its limit.
-    """
+    """Compute the figures by Gauss-Legendre quadrature on pieces of ln x. max_tokens: the limit L,
+    positive. drawn: tokens so far. An output that has outlived its distribution is expected to
+    reach the limit."""
     log_outlived = float(distribution.log_survival(np.asarray(float(drawn))))
     if drawn >= max_tokens or not log_outlived > LEAST_LOG_SURVIVAL:
         return TailFigures(**dict.fromkeys(TailFigures.__annotations__, max_tokens))

@@ -1,12 +1,13 @@
 """Predicts how long the outputs of one pair will be, from the runs that ended before.
 
-A run leaves the tokens of its prompt and the mean logarithm of its outputs. A new prompt gets the
-average over the last runs of its strategy, in which those with about as long a prompt count most (a
-kernel average). The difference of the very last runs from it is added, so that a change of the
-workload is followed within a dozen runs. A prompt that ran before gets the mean of its own outputs,
-shrunk towards the average.
+Kept of a run are the tokens of its prompt and the mean logarithm of its outputs. A new prompt gets
+the average over the last runs of its strategy, in which runs with prompts of similar length count
+most (a kernel average). The difference of the latest runs from that average is added, so that the
+prediction follows a change of the workload within a dozen runs. A prompt that ran before gets the
+mean of its own outputs, shrunk towards the average.
 
-Cut outputs are lower bounds. Each counts as the mean of what is longer (expectation maximization).
+Cut outputs are lower bounds. Each counts as the mean length of longer outputs (expectation
+maximization).
 
 Beyond the paper, which names online adaptation as future work. Ref: arXiv 2604.00499 App. E, G.
 """
@@ -22,17 +23,21 @@ from flashedge.scheduling.lengths.distribution import Floats, LogT
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 
 KEPT_RUNS, KEPT_PROMPTS = 512, 4_096
+"""The last runs of each strategy, and the prompts with their own outputs, that are kept."""
 ALIKE = 0.15
 """Standard deviation of the kernel: prompts whose tokens differ by 15 % count 0.6."""
 LATE_RUNS, LATE_PRIOR = 12.0, 8.0
-"""Half-life of what the last runs add, in runs, and the runs without a change that it assumes."""
+"""The half-life of the latest runs' difference, in runs, and how many runs without a difference are
+averaged with them."""
 OWN_RUNS = 8.0
 """Half-life of the outputs of one prompt, in its own runs."""
 BETWEEN, WITHIN = 0.35**2, 0.2**2
-"""Variances of the mean logarithm over prompts, and of the logarithm over outputs of one prompt,
-until runs tell."""
+"""Assumed variances of the mean logarithm over prompts, and of the logarithm over outputs of one
+prompt, before runs are known."""
+PRIOR_OUTPUTS = 4
+"""Runs, or outputs of one prompt, as which the variance within prompts so far counts."""
 LEAST_VARIANCE = 0.05**2
-"""Of both, since a few equal outputs do not show that all are."""
+"""Lower bound of both variances, since a few equal outputs do not show that all are equal."""
 STEPS = 4
 """Steps of expectation maximization for the cut outputs of a run."""
 SCALE = 0.7
@@ -43,15 +48,14 @@ SCALE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class _Average:
-    """What the runs say of a prompt that is new, in logarithms of tokens."""
+    """What the runs say of a new prompt, in logarithms of tokens."""
 
     mu: float
-    """With what the last runs add."""
-
+    """The average, with the difference of the latest runs."""
     steady_mu: float
+    """The average without that difference."""
     between: float
-    """Variance over prompts about as long."""
-
+    """Variance over prompts of similar length."""
     doubt: float
     """Variance of mu."""
 
@@ -61,6 +65,7 @@ class _Outputs:
     """Outputs of one prompt, in logarithms of tokens."""
 
     number: float
+    """How many there are, the older ones in part."""
     mean: float
     squares: float
     """Sum of the squared distances from the mean."""
@@ -74,14 +79,14 @@ NOTHING_KNOWN = _Average(log(512), log(512), between=1.0, doubt=1.0)
 
 
 class HistoryPredictor:
-    """Remembers the runs of one pair. What it says is a function of the runs in their order."""
+    """Remembers the runs of one pair. Predictions depend only on the runs and their order."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Floats] = {}
         """By strategy (runs, 3): ln of the prompt's tokens, mean ln of the outputs' tokens, and how
         much that was above the average. Oldest first."""
         self._prompts: OrderedDict[bytes, _Outputs] = OrderedDict()
-        self._within, self._num_within = WITHIN, 4
+        self._within, self._num_within = WITHIN, PRIOR_OUTPUTS
 
     def predict(self, request: LengthRequest) -> LogT | None:
         """The length of one output. None before the first run has ended."""
@@ -93,7 +98,7 @@ class HistoryPredictor:
             return LogT(average.mu, SCALE * sqrt(within + average.between + average.doubt))
         trust = average.between / (average.between + within / own.number)
         mu = average.mu + trust * (own.mean - average.mu)
-        within = (4 * within + own.squares) / (4 + own.number)
+        within = (PRIOR_OUTPUTS * within + own.squares) / (PRIOR_OUTPUTS + own.number)
         return LogT(mu, SCALE * sqrt(within + (1 - trust) * average.between))
 
     def learn(self, finished: FinishedOutputs) -> None:
@@ -117,9 +122,11 @@ class HistoryPredictor:
         runs = self._runs.get(request.kind)
         prompts, means, late = np.vstack([*self._runs.values()]).T if runs is None else runs.T
         distance = (prompts - _log_prompt(request)) / ALIKE
-        alike = np.exp(-(distance**2) / 2) + 0.1 / len(means)  # all runs together: a tenth of one
+        # with 0.1 in all, runs with other prompts decide where no prompt is of similar length
+        alike = np.exp(-(distance**2) / 2) + 0.1 / len(means)
         weight = float(alike.sum())
         steady = float(alike @ means) / weight
+        # BETWEEN counts as three runs
         between = (float(alike @ (means - steady) ** 2) + 3 * BETWEEN) / (weight + 2)
         between = max(between, LEAST_VARIANCE)
         fading = 0.5 ** (np.arange(len(late))[::-1] / LATE_RUNS)
@@ -140,14 +147,14 @@ class HistoryPredictor:
 
 
 def _log_prompt(request: LengthRequest) -> float:
-    """Prompts of unknown lengths are like each other, and far from all that are known."""
+    """ln of the prompt's tokens. It is 0 for an unknown length, which is far from known ones."""
     return log(max(1, request.num_prompt_tokens))
 
 
 def _summarize(lengths: OutputLengths, average: _Average, within: float) -> _Outputs:
-    """Summarize the outputs of one run by a few steps of expectation maximization, ln X taken as
-    normal. A cut output counts as E[ln X | ln X > ln tokens] at the run's mean, which the average
-    of other prompts holds where most outputs were cut."""
+    """Summarize the outputs of one run by a few steps of expectation maximization. A cut output
+    counts as E[ln X | ln X > ln tokens], where ln X is normal around the run's mean, shrunk towards
+    the average of other prompts."""
     logs, weights = np.log(np.array(lengths.tokens)), np.array(lengths.weights)
     cut, number = np.array(lengths.is_censored), lengths.num_outputs
     bounds, spread = logs[cut], np.zeros_like(logs)

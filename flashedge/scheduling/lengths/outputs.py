@@ -19,17 +19,14 @@ class LengthRequest:
     pair: str
     kind: str = PLAIN
     """The name of a search's strategy, or PLAIN."""
-
     prompt_ids: TokenIds = ()
     prompt_tokens: int = 0
     """Tokens of the prompt where `prompt_ids` is empty. 0 where nobody knows them."""
 
     text: str = ""
     """The conversation."""
-
     outputs: int = 1
     """Paths or choices that it asks for."""
-
     max_tokens: int
     """Limit of one output."""
 
@@ -39,32 +36,28 @@ class LengthRequest:
 
     @property
     def prompt_key(self) -> bytes:
-        """8 bytes that equal prompts have in common. By the text where there is one."""
+        """8 bytes that equal prompts share: a hash of the text, or of the token ids without one."""
         data = self.text.encode() or array("q", self.prompt_ids).tobytes()
         return hashlib.blake2b(data, digest_size=8).digest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLengths:
-    """The outputs of one prompt. A censored one is only known to be longer.
-
-    In a search tree, paths share their beginnings. A path that goes on as four children counts once
-    up to where they part, so that point holds a weight of 1 - 4. The weights of a tree add up to
-    the number of its first steps.
-    """
+    """The lengths of one prompt's outputs, as weighted points. A censored output is only known to
+    be longer. In a search tree, paths share their beginnings. A path that continues as four
+    children counts once up to the point where they part, so that point has a weight of 1 - 4. The
+    weights of a tree add up to the number of its first steps."""
 
     tokens: tuple[int, ...]
-    """(num_points,) tokens of each output, at least 1."""
-
+    """(num_points,) length at each point, at least 1."""
     is_censored: tuple[bool, ...]
-    """(num_points,) whether it was cut, and not ended by the model."""
-
+    """(num_points,) whether the output was cut there, and not ended by the model."""
     weights: tuple[float, ...]
-    """(num_points,) how often each of them counts. Only censored points may be negative."""
+    """(num_points,) how often each point counts. Negative for some censored points only."""
 
     @classmethod
     def from_outputs(cls, tokens: Sequence[int], is_censored: Sequence[bool] = ()) -> Self:
-        """Outputs that share nothing. is_censored: empty where none is."""
+        """Make the points of outputs that share nothing. is_censored: empty if none is."""
         cut = tuple(is_censored) or (False,) * len(tokens)
         return cls(tokens=tuple(tokens), is_censored=cut, weights=(1.0,) * len(tokens))
 

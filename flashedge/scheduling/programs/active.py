@@ -4,9 +4,9 @@ The order:
 
 1. programs that once got no token for `escalate_after_s`, by arrival
 2. chats, then searches, then batch work (`Kind`)
-3. within a kind: those that have started, where programs are scheduled as a gang
-4. by the policy's score, then by arrival, then by key; batch work by arrival alone, since its
-   results are read in that order
+3. within a kind: programs that have started, if requests run as a gang (`Rules.is_gang`)
+4. by the policy's score, then by arrival, then by key; batch work without the score, since its
+   results are read in the order of arrival
 
 Within 2 and 3 clients take turns before 4 counts: the client that was served the fewest tokens goes
 next, so that an agent with a hundred problems does not keep a person with one problem waiting.
@@ -27,8 +27,9 @@ from flashedge.scheduling.programs.policies import Policy, Queued
 from flashedge.scheduling.programs.program import KIND_RANKS, Kind, Member, Program, Work
 
 RETURNS_S = 60.0
-"""A program whose next member comes so soon after its last one has left, as of an agent that asks
-one question after another, counts as under way."""
+"""A program counts as under way if its next member comes this soon after the last one has left, as
+with an agent that asks one question after another. Chosen by hand: with 6 s an agent whose tool is
+slow would queue anew; with 600 s programs that are over would keep their rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +37,17 @@ class Rules:
     policy: Policy
     is_gang: bool = True
     """Whether programs that have started go first, so that a program's requests run together."""
-
     is_fair: bool = True
     """Whether clients take turns."""
-
     ranks_kinds: bool = True
     """Whether chats go before searches, and both before batch work."""
-
     escalate_after_s: float | None = 60.0
-    """A program that got no token for so long goes first until it is over."""
+    """A program that got no token for this long goes first until it is over. None: none does."""
 
 
 class ActivePrograms:
-    """Keeps programs with their members, and orders them. Has no clock: times are arguments. Late
-    news of a member that is over change nothing."""
+    """Keeps programs with their members, and orders them. Has no clock: times are arguments.
+    Reports of a member that has left change nothing."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -59,7 +57,7 @@ class ActivePrograms:
         self._served_tokens: dict[str, float] = {}
         """By client."""
         self._left_s: dict[str, float] = {}
-        """When the last member of a program that was under way has left."""
+        """By program that was under way: when its last member left."""
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -74,9 +72,10 @@ class ActivePrograms:
         program = self._program_of.get(member)
         return None if program is None else program.members[member]
 
-    def join(self, member: str, doing: Member, key: str, client: str, now_s: float) -> None:
-        """Add a member to its program, which begins with its first one. A client that comes back
-        begins at the least count of the others, so that nobody saves service up."""
+    def join(self, member: str, details: Member, key: str, client: str, now_s: float) -> None:
+        """Add a member to the program `key`, which begins with its first member. A client without a
+        program starts with at least the fewest tokens served to another, so that nobody saves up
+        service."""
         program = self._programs.get(key)
         if program is None:
             clients = {other.client for other in self._programs.values()}
@@ -87,7 +86,7 @@ class ActivePrograms:
             is_resumed = self._left_s.pop(key, None) is not None
             program = Program(key=key, client=client, arrived_s=now_s, is_resumed=is_resumed)
             self._programs[key] = program
-        program.members[member] = doing
+        program.members[member] = details
         self._program_of[member] = program
 
     def leave(self, member: str, now_s: float) -> None:
@@ -100,26 +99,28 @@ class ActivePrograms:
         del self._programs[program.key]
         if program.is_under_way:
             self._left_s[program.key] = now_s
-        if not self._programs:  # nobody is here to be compared with
+        if not self._programs:  # a client that comes next has nobody to take turns with
             self._served_tokens.clear()
 
     def change(self, member: str, **changes: Any) -> None:
-        doing = self.find_member(member)
-        if doing is not None:
-            doing.change(**changes)
+        """changes: new values of the member's fields."""
+        details = self.find_member(member)
+        if details is not None:
+            details.change(**changes)
 
     def note_tokens(self, member: str, tokens: int, now_s: float) -> None:
-        """The engines go on with a member. tokens: 0 where they are counted later."""
+        """Note that the engines drew tokens of a member. tokens: 0 if they are counted later."""
         program = self._program_of.get(member)
         if program is not None:
             if tokens:
-                doing = program.members[member]
-                doing.change(drawn_tokens=doing.drawn_tokens + tokens)
+                details = program.members[member]
+                details.change(drawn_tokens=details.drawn_tokens + tokens)
             program.served_s = now_s
             self._served_tokens[program.client] += tokens
 
     def note_start(self, key: str, now_s: float) -> float | None:
-        """A member runs. Returns how long its program waited if it is the first."""
+        """Note that a member runs. Returns the seconds that its program waited if it had not
+        started before."""
         program = self._programs.get(key)
         if program is None or program.started_s is not None:
             return None
@@ -129,12 +130,13 @@ class ActivePrograms:
     # ------------------------------------------------------------ the order
 
     def order(self, now_s: float, max_batch: int) -> list[Program]:
-        """All programs, the first to run first."""
+        """List all programs, the first to run first. Escalates those that have waited too long.
+        max_batch: sequences that the generator computes at once."""
         programs = list(self._programs.values())
         limit = self.rules.escalate_after_s
         if limit is not None:
             for program in programs:
-                # with one token a minute it would starve all the same, so it stays escalated
+                # it stays escalated, since it would starve with one token a minute too
                 program.is_escalated |= now_s - program.waits_since_s >= limit
         works = {program.key: program.work for program in programs}
         queued = Queued(
@@ -158,15 +160,15 @@ class ActivePrograms:
         ]
 
     def _find_class(self, program: Program) -> tuple[int, float, int]:
-        """What goes before any score."""
+        """The rank that counts before any score. The lowest goes first."""
         if program.is_escalated:
             return (0, program.arrived_s, 0)
         waits = self.rules.is_gang and not program.is_under_way
         return (1, KIND_RANKS[program.kind] if self.rules.ranks_kinds else 0, waits)
 
     def _take_turns(self, ordered: Sequence[Program], works: dict[str, Work]) -> Iterator[Program]:
-        """Interleave clients by their service and the expected work of what goes first. The
-        programs of one client keep their order."""
+        """Interleave clients by the tokens served to them, to which the expected work of each of
+        their programs is added in turn. The programs of one client keep their order."""
         queues: dict[str, deque[Program]] = {}
         for program in ordered:
             queues.setdefault(program.client, deque()).append(program)

@@ -1,11 +1,12 @@
 """How many runs go at once: as many as the KV memory holds and the engines can use.
 
-A run is admitted where all of these hold, and always where nothing else runs:
+A run is admitted if nothing else runs, or if all of these hold:
 
+- fewer than `max_running` runs are running
 - its predicted KV fits together with what the running ones are predicted to need
-- the engine's batch has places for its sequences
-- the batch gains from it: twice the batch must bring at least a tenth more tokens a second, or else
-  running one after the other is better for the mean and no worse for the last.
+- the generator's batch has room for its sequences, and gains from them: if twice the batch brings
+  less than a tenth more tokens a second, running one after the other is better for the mean
+  latency and no worse for the last run.
 
 Runs start in the order of their programs. One that does not fit holds the others back: letting
 smaller ones pass would starve it.
@@ -18,26 +19,26 @@ from flashedge.scheduling.costs import BatchTime
 from flashedge.scheduling.programs.program import Member, find_figures
 
 UNPREDICTED_SHARE = 0.25
-"""Share of `max_tokens` that an output without a prediction is assumed to need."""
+"""Share of `max_tokens` that an output without a prediction is assumed to need. Chosen by hand: few
+outputs reach their limit, and with the whole limit runs would wait beside free memory."""
 LEAST_GAIN = 0.1
-"""What twice the batch must bring in sequences a second: a tenth more."""
+"""Share of tokens a second that twice the batch must add. Chosen by hand: 1 is what it adds while
+sequences cost nothing, and near 0 runs would only slow each other down."""
 FADING = 0.2
-"""How much of a smaller KV share counts at once."""
+"""Weight of a new KV share that is smaller than the average. Chosen by hand: with 0.02 an early
+large share would bind for hundreds of runs, and with 1 only the last run would count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     kv_tokens: int
-    """Tokens whose KV both engines hold together."""
-
+    """Tokens of which each engine can hold the KV."""
     max_running: int
     """Most runs at once, however large the memory is."""
-
     useful_sequences: int
-    """Sequences up to which twice as many bring a tenth more tokens a second, at most its batch."""
-
+    """The generator's batch as far as larger ones are worth it (`find_useful_batch`)."""
     step_s: BatchTime | None = None
-    """Seconds of a decode step of the generator, by its batch."""
+    """Seconds of a decode step of the generator, by its batch. None where they are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,12 @@ class Need:
 
     kv_tokens: int
     sequences: int
+    """Sequences in the generator's batch."""
 
 
 def predict_need(run: Member) -> Need:
-    """Finished outputs need nothing: the cache may drop them."""
+    """Predict what a run needs for the sequences that it draws at once. Outputs that have ended
+    need nothing, since the cache may drop them."""
     if run.lengths is None:
         one = run.max_tokens * UNPREDICTED_SHARE
     else:
@@ -70,7 +73,7 @@ def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool
 
 
 def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
-    """The batch up to which each doubling raises the sequences a second by `LEAST_GAIN`."""
+    """The batch up to which each doubling raises the tokens a second by `LEAST_GAIN`."""
     batch = 1
     while batch < max_batch:
         larger = min(2 * batch, max_batch)
@@ -82,11 +85,9 @@ def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
 
 
 class KvShares:
-    """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1].
-
-    Paths share their beginnings, and pruned ones are dropped: a beam search holds a third of what
-    as many whole paths would. Measured on runs that finish; 1 before.
-    """
+    """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1]. Paths
+    share their beginnings, and pruned ones are dropped: a beam search holds about a third of what
+    as many whole paths would. The share is measured on runs that finish. Before, it is 1."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
@@ -95,6 +96,7 @@ class KvShares:
         return self._shares.get(strategy, 1.0)
 
     def learn(self, strategy: str, share: float) -> None:
-        """A larger part than before counts in full: too little room costs more than too much."""
+        """Note the share of a run. A larger one than before counts in full, since too little room
+        costs more than too much."""
         before = self._shares.get(strategy, share)
         self._shares[strategy] = max(share, before + FADING * (share - before))

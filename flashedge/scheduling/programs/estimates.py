@@ -1,7 +1,8 @@
-"""What users see of runs and programs that are not over: places, predicted lengths, starts.
+"""What users see of runs and programs that are not over: their place in the queue, the lengths that
+are predicted, and when they start.
 
-The runs that have started share the generator's speed, each by the number of its outputs, since a
-batch draws all of its sequences equally fast. As many run at once as do now: when one is over, the
+Started runs share the generator's speed, each by the number of its sequences, since a batch draws
+all of its sequences equally fast. As many are assumed to run at once as now: when one is over, the
 next waiting run starts. That ignores that two small runs may fit where one large run was.
 """
 
@@ -15,9 +16,10 @@ from flashedge.scheduling.programs.program import Member, Program
 from flashedge.scheduling.rollouts.allocation import BoostState
 
 MEMORY_S = 20.0
-"""How long tokens count. Only time in which searches run passes."""
+"""Time constant of the fading of measured tokens, in time in which searches run. Chosen by hand:
+with 2 s one slow level would change all estimates; with 200 s they would lag behind the load."""
 LEAST_S = 0.5
-"""How long searches must have run before their speed is known."""
+"""How long searches must have run before their speed counts as known."""
 
 Speed = Callable[[int], float]
 """Takes the sequences of a batch. Returns the tokens a second of the whole batch."""
@@ -29,11 +31,9 @@ class RunEstimate:
 
     position: int | None = None
     """Runs that wait before it."""
-
     starts_in_s: float | None = None
     median_tokens: float | None = None
-    """Predicted length of one of its paths."""
-
+    """Predicted median length of one of its paths."""
     tail_tokens: float | None = None
     """The length that a tenth of its paths exceeds, as predicted."""
 
@@ -49,24 +49,19 @@ class ProgramEstimate:
     place: int | None
     """Programs in the queue that go before it. None for one that has started, and for a plain
     request, which the engines take as soon as they have room."""
-
     has_started: bool
     """Whether a search of it runs, or the first output of a request has come."""
-
     waited_s: float
     """From its arrival to its start, or until now."""
-
     median_tokens: float | None
-    """Predicted length of one of its outputs."""
-
+    """Predicted median length of one of its outputs."""
     tail_tokens: float | None
     """The length that a tenth of its outputs exceeds, as predicted (value at risk)."""
-
     left_tokens: float
-    """What it is expected to generate yet, all outputs together."""
-
+    """Tokens that it is still expected to generate, all outputs together."""
     starts_in_s: float | None
-    """When its first run is expected to start. None where it is not in the queue."""
+    """Seconds until its first run is expected to start. None where that is not known, or where it
+    is not in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +69,9 @@ class Scheduling:
     policy: str
     programs: tuple[ProgramEstimate, ...]
     """In their order."""
-
     boosts: tuple[BoostState, ...] = ()
     boost_running_s: float = 0.0
-    """Seconds in which boosted runs went on, since the daemon began."""
-
+    """Seconds since the daemon's start in which boosted runs ran."""
     boost_open_s: float = 0.0
     """Those of boost_running_s in which boosted runs had more than one rollout each."""
 
@@ -116,8 +109,8 @@ def estimate_programs(
 def predict_starts(
     running: Iterable[Member], waiting: Sequence[Member], speed: Speed | None
 ) -> list[float | None]:
-    """Seconds until each waiting run starts, the next one first. None where that is not known:
-    without a speed, or after a run whose length is not predicted."""
+    """Seconds until each waiting run starts, in the order of `waiting`, the next one first. None
+    where that is not known: without a speed, or after a run whose length is not predicted."""
     found: list[float | None] = [None] * len(waiting)
     running = list(running)
     if speed is None or any(run.lengths is None for run in running):
@@ -141,27 +134,25 @@ def predict_starts(
 
 
 class SearchSpeed:
-    """How fast searches draw tokens, measured while they run.
-
-    The cost curve of the generator says how the speed grows with the batch. Measured is the share
-    of it that searches get, since they wait for stragglers and for the verifier, and share the
-    engine with chats. Older tokens fade. While nothing runs the speed is kept.
-    """
+    """How fast searches draw tokens, measured while they run. The cost curve of the generator says
+    how the speed grows with the batch. Searches get only a share of that speed, since they wait for
+    slow paths and for the verifier, and share the engine with chats. This share is measured. Older
+    tokens fade, but not while no search runs."""
 
     def __init__(self) -> None:
         self._step_s: BatchTime | None = None
         self._sequences = 0
         self._seen_s = 0.0
-        self._tokens = self._promised = self._busy_s = 0.0
+        self._tokens = self._promised = self._busy_s = 0.0  # all fade
 
     def set_curve(self, step_s: BatchTime | None) -> None:
         """step_s: seconds of a decode step by its batch. None: every batch is equally fast."""
-        if (step_s is None) != (self._step_s is None):  # what was measured is in another unit
+        if (step_s is None) != (self._step_s is None):  # `_promised` has another unit
             self._tokens = self._promised = self._busy_s = 0.0
         self._step_s = step_s
 
     def add_sequences(self, sequences: int, now_s: float) -> None:
-        """Count sequences that a search begins to draw. Negative: it has stopped drawing them."""
+        """Add sequences that a search starts to draw. A negative number removes them again."""
         self._pass_time(now_s)
         self._sequences += sequences
 
@@ -170,7 +161,7 @@ class SearchSpeed:
         self._tokens += tokens
 
     def measure(self, now_s: float) -> Speed | None:
-        """None where searches have hardly run yet, or drew nothing."""
+        """The speed of searches. None if they ran for less than LEAST_S or drew nothing."""
         self._pass_time(now_s)
         if self._busy_s < LEAST_S or not self._tokens:
             return None
@@ -178,7 +169,7 @@ class SearchSpeed:
         return lambda sequences: share * self._promise(sequences)
 
     def _promise(self, sequences: int) -> float:
-        """Tokens a second by the curve; without one, a unit that cancels out."""
+        """Tokens a second by the curve. Without one it is 1, and the share is the speed itself."""
         return 1.0 if self._step_s is None else sequences / self._step_s(sequences)
 
     def _pass_time(self, now_s: float) -> None:

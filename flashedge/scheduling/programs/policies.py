@@ -9,9 +9,9 @@ A policy gives each program a score, and the lowest goes first.
 | shortest | the one with the least expected work (SEPT; with point predictions SSJF) |
 | tie | the one with the least expected work and tail risk, by an adaptive weight |
 
-The default is `shortest`: in simulation nothing else has a lower mean latency, and the tail weight
-of TIE costs some of it (docs/results/scheduling.md). Scores of both are halved for every 5 s of
-waiting.
+The default is `shortest`: in simulation no other policy has a lower mean latency, and `tie` has a
+higher one because of its tail weight (docs/results/scheduling.md). Both halve a score for every 5 s
+of waiting.
 
 Ref: arXiv 2604.00499 §4, App. C.1; arXiv 2412.20993 App. D.3.1.
 """
@@ -25,7 +25,7 @@ import numpy as np
 
 from flashedge.scheduling.lengths.distribution import Floats
 
-LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5  # of λ in eq. (12)
+LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5  # bounds of λ in eq. (12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,6 @@ class Decay:
 
     factor: float
     """γ in (0, 1]: what each interval multiplies a score by. 1 turns the decay off."""
-
     interval_s: float
     """Δ: seconds between two steps of the decay, positive."""
 
@@ -53,11 +52,9 @@ latencies are within 2 % of those without decay, the one with the shortest longe
 
 
 def compute_risk_weight(waiting: int, max_batch: int) -> float:
-    """λ: the longer the queue, the more a long output blocks.
-
-    waiting: requests in the queue. max_batch: requests that run at once, at least 1. Raises
-    ValueError if it is less. Ref: arXiv 2604.00499 eq. (12).
-    """
+    """λ: the longer the queue, the more a long output blocks. waiting: requests in the queue.
+    max_batch: requests that run at once, at least 1. Raises ValueError if it is less. Ref: arXiv
+    2604.00499 eq. (12)."""
     if max_batch < 1:
         raise ValueError(f"max_batch is {max_batch}, but must be at least 1")
     return min(max(waiting / max_batch, LEAST_WEIGHT), GREATEST_WEIGHT)
@@ -69,14 +66,12 @@ class Queued:
 
     expected: Floats
     """Tokens that are left."""
-
     tail: Floats
-    """Tokens that are left in the worst tenth of the cases."""
-
+    """Mean tokens that are left in the worst tenth of the cases (CVaR)."""
     waited_s: Floats
+    """Seconds since arrival."""
     waiting: int
-    """Programs that wait."""
-
+    """Programs that have not started."""
     max_batch: int
     """Sequences that the generator computes at once."""
 
@@ -98,13 +93,12 @@ class FirstCome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWork:
-    """Orders by the expected work that is left, inflated by its tail, less what it waited:
-    (E + λ·CVaR)·γ^⌊waited / Δ⌋. Where a clock is behind, 0 s were waited. Ref: arXiv 2604.00499
-    eq. (11)."""
+    """Orders by the expected work that is left, inflated by its tail, and decayed by the wait:
+    (E + λ·CVaR)·γ^⌊waited / Δ⌋. A negative wait, from a clock that was set back, counts as 0. Ref:
+    arXiv 2604.00499 eq. (11)."""
 
     tail_weight: float | None = 0.0
-    """λ. None adapts it to the pressure on the queue, as TIE does."""
-
+    """λ. None adapts it to the length of the queue, as TIE does."""
     decay: Decay = Decay(factor=1.0, interval_s=1.0)
 
     def score(self, now: Queued) -> Floats:

@@ -1,8 +1,7 @@
 """Programs and their members: who asks, how much is left to generate, since when a program waits.
 
 A program is what one user waits for: a search with all of its paths, or a plain request. Runs and
-requests that carry the same key are members of one program, and a program is what its open members
-do together: it shrinks when one of them ends.
+requests that carry the same key are members of one program. A member that ends leaves the program.
 
 Ref: arXiv 2412.20993 §3.3, App. D.3; arXiv 2604.00499 §4.
 """
@@ -20,9 +19,11 @@ from flashedge.scheduling.lengths.distribution import (
 )
 
 ROUNDED_TOKENS = 16
-"""Drawn tokens are rounded down to a multiple, since figures are cached for each number."""
+"""Drawn tokens are rounded down to a multiple of this, since the cache of figures holds each number
+apart: with 1 it would hardly ever hit, and with 160 most answers would seem to have just begun."""
 LEAST_LEFT = 0.02
-"""Share of a program's work that counts as left until it is over."""
+"""Share of a member's work that counts as left until the member is over. It orders members that
+are past their estimates by their size; any small share does."""
 
 
 class Kind(StrEnum):
@@ -38,10 +39,11 @@ KIND_RANKS = {kind: at for at, kind in enumerate(Kind)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
+    """Who sends a request."""
+
     client: str = ""
     program: str | None = None
-    """The key of the program that the request is a part of. None: a program of its own."""
-
+    """The key of the program that the request belongs to. None makes it a program of its own."""
     priority: int = 0
     """Above 0 it is batch work, which waits for everything else."""
 
@@ -54,6 +56,8 @@ ANONYMOUS = Caller()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
+    """Tokens to generate."""
+
     expected: float
     tail: float
     """The mean in the worst tenth of the cases (CVaR)."""
@@ -66,30 +70,23 @@ class Member:
     kind: Kind = Kind.SEARCH
     outputs: int = 1
     """Answers or paths that it draws in all, the finished ones included."""
-
     width: int | None = None
-    """Sequences that it draws at once. None: all outputs. MCTS draws several children for each
-    rollout in flight."""
-
+    """Sequences that it draws at once. None stands for all outputs. MCTS draws several children for
+    each rollout in flight."""
     max_tokens: int
     """Limit of one output."""
-
     prompt_tokens: int = 0
     kv_share: float = 1.0
-    """What part of the tokens of all its sequences it holds at its peak. See `KvShares`."""
-
+    """Share of the tokens of all its sequences whose KV it holds at its peak. See `KvShares`."""
     lengths: LengthDistribution | None = None
     """The length of one output. None until it is predicted."""
-
     drawn_tokens: int = 0
     """Tokens of all outputs so far."""
-
     progress: float = 0.0
-    """Share of the work that is done, in [0, 1], where more than its tokens is known: the certainty
-    of a search that may exit early."""
-
+    """Share of the work that is done, in [0, 1], if the search reports it: its certainty where it
+    may exit early. It counts where the drawn tokens give a smaller share."""
     work: Work = field(init=False)
-    """What is left. Kept, since programs are ordered far more often than they change."""
+    """What is left. It is stored, since programs are ordered far more often than they change."""
 
     def __post_init__(self) -> None:
         self.work = estimate_work(self)
@@ -104,7 +101,8 @@ class Member:
         return max(1, self.outputs if self.width is None else self.width)
 
     def predict_output(self) -> tuple[float | None, float | None]:
-        return predict_output(self.lengths, self.max_tokens)
+        """(median, value at risk) of the tokens of one output, both None without a prediction."""
+        return _predict_output(self.lengths, self.max_tokens)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,17 +115,13 @@ class Program:
     client: str = ""
     arrived_s: float
     members: dict[str, Member] = field(default_factory=dict)
-    """By id, in the order of their arrival. Never empty."""
-
+    """By id, in the order of their arrival. Not empty after the first has joined."""
     started_s: float | None = None
-    """When it first ran. None while it waits for admission."""
-
+    """When its first member ran. None before that."""
     served_s: float | None = None
     """When it last got a token."""
-
     is_resumed: bool = False
     """Whether it had started before, and comes back after a short pause."""
-
     is_escalated: bool = False
     """Whether it once got nothing for too long."""
 
@@ -144,6 +138,7 @@ class Program:
 
     @property
     def waits_since_s(self) -> float:
+        """When it last got a token, or else when it arrived."""
         return self.arrived_s if self.served_s is None else self.served_s
 
     @property
@@ -152,17 +147,16 @@ class Program:
         return self.started_s is not None or self.is_resumed
 
     def predict_output(self) -> tuple[float | None, float | None]:
-        """Predict an output as that of a member. The lengths of the member that joined last stand
-        for all."""
+        """Like `Member.predict_output`, with the lengths of the last member that has some, and the
+        largest limit of all."""
         members = self.members.values()
         lengths = next((m.lengths for m in reversed(members) if m.lengths is not None), None)
-        return predict_output(lengths, max(member.max_tokens for member in members))
+        return _predict_output(lengths, max(member.max_tokens for member in members))
 
 
-def predict_output(
+def _predict_output(
     lengths: LengthDistribution | None, max_tokens: int
 ) -> tuple[float | None, float | None]:
-    """Median and upper tenth of the tokens of an output, where they are predicted."""
     if lengths is None:
         return None, None
     one = find_figures(lengths, max_tokens, 0)
@@ -170,11 +164,12 @@ def predict_output(
 
 
 def estimate_work(member: Member) -> Work:
-    """The tokens that a member still generates. Unpredicted outputs count in full.
+    """The tokens that a member still generates. Outputs without a prediction count as long as their
+    limit.
 
-    Their sum is less uncertain than one output: the excess of its tail grows with the square root
-    of their number, which is exact for many independent outputs. Remaining work stays positive: a
-    member past its estimate counts as nearly done, not done.
+    The sum of several outputs is less uncertain than one of them: the excess of its tail over its
+    mean grows with the square root of their number, which is exact for many independent outputs. A
+    member past its estimate counts as nearly done, so that the work that is left stays positive.
     """
     outputs, most = max(1, member.outputs), member.max_tokens
     if member.lengths is None:

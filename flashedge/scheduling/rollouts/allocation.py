@@ -1,15 +1,14 @@
-"""Divides a number of rollouts among the runs that may be boosted, by their DOP scores.
+"""Divides a number of rollouts among the runs that may be boosted.
 
-The score of a run (degree of parallelism) is
+The score of a run, by which its degree of parallelism (DOP) is chosen, is
 
     S = log(1 + Δt) + β · [best reward / acceptance threshold > 0.9]
 
 The first term favours old runs, so that nothing starves; its logarithm keeps one of them from
 taking everything. The second favours runs that are about to end early.
 
-Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: as printed the targets can sum to more
-than M, since each is at least 1; here the sum is at most M. No run gets more rollouts than it has a
-use for.
+Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: as printed, each target is at least 1,
+so that their sum can exceed M; here it is at most M. No run gets more rollouts than it can use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from math import floor, log1p
 
 Allocation = dict[str, int]
+"""Rollouts in flight by the run's key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,14 @@ class RolloutCandidate:
 
     key: str
     arrived_s: float
-
     branching: int
     """Sequences that one rollout generates at once."""
-
     most: int
-    """Rollouts that it has a use for, at least 1."""
-
+    """Rollouts that it can use at once, at least 1."""
     observed: int = 0
     """Rollouts that have ended."""
-
     nearness: float | None = None
-    """Its best reward over the reward at which it ends early, if there are both."""
-
+    """Its best reward divided by the reward at which it ends early. None if either is missing."""
     path_tokens: int = 0
     """Tokens of prompt and path that one rollout holds at its longest."""
 
@@ -49,11 +44,10 @@ class BoostState:
     pair: str
     budget: int
     """M: rollouts of all its boosted runs together."""
-
     reason: str
     """Why there are no more."""
-
     runs: Mapping[str, int]
+    """Rollouts that each run may have in flight, by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,39 +55,38 @@ class Allocator:
     """Divides rollouts. Holds configuration only: times and the budget are arguments."""
 
     beta: float = 2.0
-    """A run near to its end goes before all that are younger than e^β times its age. The paper
-    gives no value."""
-
+    """A run near its end goes before others that are up to about e^β times as old. The paper gives
+    no value. Chosen by hand: with 0.2 nearness would hardly count, with 20 nothing else would."""
     near: float = 0.9
-    """From this share of the acceptance threshold on, a run is near to its end."""
-
+    """A run is near its end above this share of the acceptance threshold."""
     least_observed: int = 1
-    """Rollouts that must have ended before a run may have several: one may decide it."""
-
+    """Rollouts that must have ended before a run may have several, since the first may end it."""
     slack: int = 1
-    """Rollouts above its target that a run may keep while the budget allows it, so that a score
-    that grows with time cancels nothing."""
+    """Rollouts above its target that a run may keep while the budget allows it, so that rollouts
+    are not cancelled just because scores grow with time."""
 
     def rate(self, run: RolloutCandidate, now_s: float) -> float:
+        """The score S of a run."""
         is_near = run.nearness is not None and run.nearness > self.near
         return log1p(max(0.0, now_s - run.arrived_s)) + (self.beta if is_near else 0.0)
 
     def find_most(self, run: RolloutCandidate) -> int:
+        """The most rollouts that a run may have in flight."""
         return run.most if run.observed >= self.least_observed else 1
 
     def plan(
         self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
-        """Divide the budget among runs that have what is granted. Returns only what changes, runs
-        that shrink first, so that the budget is never exceeded."""
+        """Divide the budget anew. granted: what each of the runs has now. Returns only the changes,
+        runs that shrink first, so that changes in this order never exceed the budget."""
         found = self._settle(runs, granted, budget, now_s)
         changed = [key for key, rollouts in found.items() if rollouts != granted[key]]
         changed.sort(key=lambda key: found[key] > granted[key])
         return {key: found[key] for key in changed}
 
     def divide(self, runs: Sequence[RolloutCandidate], budget: int, now_s: float) -> Allocation:
-        """Give rollouts in the order of the scores: 1 for each run while the budget lasts, then up
-        to its share ⌊S/ΣS·M⌋, then what is left, one at a time, until nobody has a use for more."""
+        """Give rollouts in the order of the scores: 1 to each run while the budget lasts, then to
+        each up to its share ⌊S/ΣS·M⌋, then what is left, one at a time, to runs that can use it."""
         scores = {run.key: self.rate(run, now_s) for run in runs}
         ranked = sorted(runs, key=lambda run: (-scores[run.key], run.arrived_s, run.key))
         found = {run.key: int(at < budget) for at, run in enumerate(ranked)}
@@ -114,7 +107,8 @@ class Allocator:
     def _settle(
         self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
-        """Let runs keep up to `slack` rollouts above their target if no other run loses one."""
+        """Let runs keep up to `slack` rollouts above their targets, and give the others what the
+        budget has left of theirs. If the budget is too small for that, all get their targets."""
         target = self.divide(runs, budget, now_s)
         most = {run.key: run.most for run in runs}
         found: Allocation = {}

@@ -1,16 +1,16 @@
 """Limits boosting: finds how many rollouts may be in flight, so that they gain more than they cost.
 
-The paper has a constant M and was slower with boosting in one of four configurations: rollouts
-that were not needed kept others waiting. Here M is the number of rollouts with which the engines
-finish most rollouts a second, as long as
+The paper has a constant M. In one of its four configurations boosting made runs slower, because
+rollouts that were not needed kept others waiting. Here M is the number of rollouts with which the
+engines finish most rollouts a second, as long as
 
 - they fit into the free KV memory and the engine's batch
 - no sequence of anybody else becomes slower than without boosting by more than the margin
 - the gain is worth the rollouts that will be cancelled.
 
-Extra rollouts are assumed to be average. Higher throughput also lets queued runs start sooner.
+An extra rollout is assumed to branch, and to hold tokens, like the mean of those that may be added.
 Where a request waits in an engine for room, M is the number of runs, so that each has one rollout.
-Ours, not the paper's.
+This is ours, not the paper's.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,39 +22,34 @@ from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.rollouts.allocation import Allocator, RolloutCandidate
 
 LEVEL_TOKENS = 64
-"""Decode steps of a level that was never measured: the longest of a few children."""
+"""Decode steps of a level that was never measured: the length of the longest of a few children. An
+assumption, which the first measured level replaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutCost:
-    """What one more rollout costs everybody: the time between two tokens, by measured curves.
-
-    A rollout adds its children to every decode step, and a pass of the verifier to every level.
-    Where both engines compute on one device, that pass holds up the decode steps; otherwise the
-    slower one sets the pace. The same holds for the daemon, which follows every token.
-    """
+    """Predicts the time between two tokens with a number of rollouts, by measured curves. A rollout
+    adds its children to every decode step, and a pass of the verifier to every level. Where both
+    engines compute on one device, that pass delays the decode steps; otherwise the slower engine
+    sets the pace. The same holds for the daemon, which handles every token."""
 
     generator: CostCurve
     verifier: CostCurve
-
     shares_device: bool
-    """Whether a pass of the verifier holds up the generator."""
-
+    """Whether a pass of the verifier delays the generator."""
     shares_daemon: bool = False
-    """Whether what the daemon computes holds up the engines."""
-
+    """Whether the daemon's work delays the engines."""
     daemon_s: float = 0.0
-    """Seconds that the daemon computes for a token of one sequence."""
-
+    """Seconds of the daemon's work for one token of one sequence."""
     context: float = 256.0
     """Tokens of a typical path."""
-
     level_tokens: float = LEVEL_TOKENS
     """Decode steps of a level."""
 
     def predict_token_s(self, branching: float) -> Callable[[int, int], float]:
-        """Seconds from one token of a sequence to its next one, by the sequences of the generator
-        and the rollouts among them. branching: sequences of one rollout."""
+        """Predict the seconds from one token of a sequence to the next one. The function takes the
+        sequences of the generator, and the rollouts among them. branching: sequences of a
+        rollout."""
         decode_s = self.generator.decode_at(self.context)
         pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
 
@@ -68,8 +63,7 @@ class RolloutCost:
 
 
 def _join(one_s: float, other_s: float, shared: bool) -> float:
-    """Seconds of both engines: on shared processors one follows the other; else the slower one
-    counts."""
+    """Seconds of two pieces of work: one after the other on shared processors, else at once."""
     return one_s + other_s if shared else max(one_s, other_s)
 
 
@@ -77,13 +71,10 @@ def _join(one_s: float, other_s: float, shared: bool) -> float:
 class EngineLoad:
     has_waiting: bool
     """Whether a request waits in an engine for room."""
-
     others: int
     """Sequences of the generator that belong to no candidate."""
-
     free_kv_tokens: float
     """Tokens whose KV still fits into each engine if each candidate has one rollout."""
-
     max_sequences: int
     """Most sequences in one step of the generator."""
 
@@ -96,7 +87,6 @@ IDLE = EngineLoad(has_waiting=False, others=0, free_kv_tokens=inf, max_sequences
 class Limit:
     budget: int
     """M: rollouts of all candidates together."""
-
     reason: str
     """Why there are no more, in a few words."""
 
@@ -106,11 +96,12 @@ class RolloutLimiter:
     """Finds M."""
 
     margin: float = 0.2
-    """How much slower boosting may make a token of others, as of chats and other searches."""
-
+    """Share by which boosting may delay a token of others, such as chats and other searches. Chosen
+    by hand: with 0.02 other work would stop all boosting; with 2 it would take three times as long.
+    """
     least_gain: float = 1.3
-    """Factor of rollouts a second from which on any are added. It pays for those that are cancelled
-    when their run ends, and for what no curve shows."""
+    """The least factor of rollouts a second for which rollouts are added. Above 1 it pays for those
+    that are cancelled when their run ends, and for costs that no curve shows."""
 
     def limit(
         self,
@@ -119,10 +110,9 @@ class RolloutLimiter:
         load: EngineLoad,
         cost: RolloutCost | None,
     ) -> Limit:
-        """cost: None where the device was not measured, which allows one rollout for each run.
-
-        The gain does not depend on the load: where nothing gains with `IDLE`, nothing does.
-        """
+        """Find M and the reason for it. cost: None where the device was not measured, which allows
+        one rollout for each run. The load only lowers M. Where M is the number of runs with `IDLE`,
+        it is so with any load."""
         least = len(runs)
         growing = [run for run in runs if allocator.find_most(run) > 1]
         if load.has_waiting:
@@ -139,8 +129,8 @@ class RolloutLimiter:
         most = least + sum(allocator.find_most(run) - 1 for run in growing)
 
         gains = {least: self.least_gain}
-        """Factor of rollouts a second, by the rollouts in flight. Any must gain more than the first
-        entry."""
+        """Factor of rollouts a second, by the rollouts in flight. The first entry is the least gain
+        that others must exceed."""
         reason = "the runs have a use for no more"
         for budget in range(least + 1, most + 1):
             sequences = own + round((budget - least) * branching)

@@ -1,7 +1,7 @@
-"""The books of an engine's speculation: its beams, their drafts, and which drafts run next.
+"""The state of an engine's speculation: its beams, their drafts, and which drafts run next.
 
 An engine's scheduler reports what happens and asks which drafts to run. The board knows neither KV
-nor clock, so the simulator and vLLM use the same one.
+nor a clock, so the simulator and vLLM's scheduler share this class.
 
     beam = board.add_beam(continuation, sampling)      a step is requested
     board.finish_beam(beam, path, ends_path=...)       it ends: its slot is free for drafts
@@ -26,15 +26,17 @@ _S = DraftState
 @dataclass(slots=True, eq=False)
 class _BoardLevel:
     generating: int = 0
+    """Beams whose step is being generated."""
     finished: int = 0
     """Beams whose step has ended: each left a slot."""
     max_drafts: int = 0
-    """Summed over the beams that something can follow."""
+    """Sum of `Continuation.max_drafts` of the beams that may have children."""
     beams: list[Beam] = field(default_factory=list)
-    """Finished beams that something can follow."""
+    """Finished beams that may have children."""
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
+    """By path and seed."""
     is_decided: bool = False
-    """Whether the search has chosen what follows. Nothing waits any more."""
+    """Whether the search has chosen what follows, so that no beam waits any more."""
 
     def add(self, beam: Beam, draft: Draft) -> Draft:
         beam.drafts.append(draft)
@@ -54,9 +56,13 @@ class DraftBoard:
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], _BoardLevel] = {}
         self._running: dict[Draft, None] = {}
+        """In the order in which they began to run."""
         self._drawn: dict[str, int] = {}
-        self._finished = 0
-        self._is_exhausted = False  # no candidate was left, and nothing has changed since
+        """Draft tokens by run."""
+        self._num_finished = 0
+        """Beams that have finished so far, of all runs."""
+        self._is_exhausted = False
+        """Whether no candidate was left, and nothing has changed since."""
 
     # ------------------------------------------------------------ beams
 
@@ -68,20 +74,20 @@ class DraftBoard:
         return Beam(continuation=continuation, sampling=sampling)
 
     def cancel_beam(self, beam: Beam) -> None:
-        """Does nothing to a finished beam."""
+        """Remove a beam whose step was cancelled. Does nothing to a finished beam."""
         level = self._levels.get(beam.continuation.key)
         if beam.path is None and level is not None:
             level.generating -= 1
             level.max_drafts -= beam.continuation.max_drafts
 
     def finish_beam(self, beam: Beam, path: TokenIds, *, ends_path: bool) -> Draft | None:
-        """The step has ended and leaves its slot. Returns the paused, empty draft of child 0,
-        which may go on from the beam's KV; None where nothing can be drafted."""
+        """Note that the step has ended, so that its slot is free. Returns the paused, empty draft
+        of child 0, which may continue from the beam's KV, or None where nothing can be drafted."""
         level = self._levels.get(beam.continuation.key)
         if level is None or beam.path is not None:
             return None
-        beam.path, beam.order = path, self._finished
-        self._finished += 1
+        beam.path, beam.order = path, self._num_finished
+        self._num_finished += 1
         level.generating -= 1
         level.finished += 1
         twin = level.drafts.get((path, beam.continuation.seeds[0])) if beam.next_children else None
@@ -131,8 +137,8 @@ class DraftBoard:
     def append(
         self, draft: Draft, token: int, logprob: float, finish: FinishReason | None = None
     ) -> None:
-        """The draft runs, or was paused while the token was drawn. finish: given with the last
-        token."""
+        """Add a token to a draft that runs, or that was paused while the token was drawn. finish:
+        why this token is the last of its step; None if it is not."""
         draft.token_ids.append(token)
         draft.logprobs.append(logprob)
         run = draft.continuation.run
@@ -162,8 +168,9 @@ class DraftBoard:
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int]
     ) -> tuple[Draft, ...]:
-        """What follows these levels of the run is known, and begins with `seeds`: drop the drafts
-        that can't be used, and return them. Levels that were decided before are forgotten."""
+        """The search has chosen what follows these levels of the run: children with `seeds`. Drop
+        the drafts that have other seeds, and forget the levels that were decided before, with all
+        their drafts. Returns the dropped drafts."""
         dropped: list[Draft] = []
         for number in [n for owner, n in self._levels if owner == run]:
             level = self._levels[run, number]
@@ -176,6 +183,7 @@ class DraftBoard:
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
+        """Forget a run and drop its drafts. Returns the dropped ones."""
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
@@ -186,7 +194,7 @@ class DraftBoard:
         return self._drawn.get(run, 0)
 
     def clear(self) -> None:
-        """The engine died: drop all drafts. The counts of drawn tokens stay."""
+        """Drop all drafts after the engine died. The counts of drawn tokens stay."""
         for level in self._levels.values():
             self._drop(level.drafts.values())
         self._levels.clear()
@@ -197,7 +205,7 @@ class DraftBoard:
         return [level for (owner, _), level in self._levels.items() if owner == run]
 
     def _find_waiting(self) -> dict[tuple[str, int], _BoardLevel]:
-        """The levels with finished beams that wait: for others of the level, or of one before."""
+        """The levels whose finished beams wait for others, of the same level or an earlier one."""
         slowest: dict[str, int] = {}
         for (run, number), level in self._levels.items():
             if level.generating:
@@ -224,7 +232,7 @@ class DraftBoard:
     def _list_candidates(
         self, waiting: Iterable[_BoardLevel], slots: int
     ) -> Iterator[tuple[_BoardLevel, Beam, Draft]]:
-        """Paused drafts, and for each beam the next children that could get one."""
+        """Yield the paused drafts, and for each beam new drafts of its next children."""
         for level in waiting:
             for beam in level.beams:
                 for draft in beam.drafts:

@@ -15,22 +15,28 @@ from dataclasses import dataclass
 
 UNMEASURED_BATCH = 16
 """Batch that drafts may fill where `flat_batch` is not known. On a simulated 4090 drafts gain as
-much with it as without, and a search of 64 paths draws a sixth to a tenth of the tokens."""
-MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `count_slots`)
+much with this limit as without, and a search of 64 paths draws a sixth to a tenth of the tokens."""
+MAX_COLD_STARTS = 4
+"""Steps of a level that may start without a draft (see `count_slots`). Chosen by hand: with 0 one
+missing slot would stop all drafts; with 40 drafts would run that hardly ever shorten a level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
+    """What a scheduler knows of its batch before a step."""
+
     running: int
+    """Standard requests in the batch."""
     waiting: int
     """Standard requests outside the batch."""
     max_running: int
     """Sequences that one step may hold, drafts included."""
     spare_blocks: int
+    """Free KV blocks."""
     flat_batch: int = 0
-    """Batch size up to which another sequence costs a step next to nothing (`find_flat_batch`).
-    0 where it is not known."""
+    """Batch size up to which a step takes hardly longer (`find_flat_batch`). 0 if unknown."""
     unmeasured_batch: int = UNMEASURED_BATCH
+    """Used in place of an unknown `flat_batch`."""
 
 
 def count_slots(
@@ -38,16 +44,17 @@ def count_slots(
 ) -> int:
     """How many drafts may be in the batch.
 
-    None while a standard request waits. Otherwise as many as beams have finished, so that the
-    batch stays as large as it was, up to `BatchView.unmeasured_batch`: the end of a large level.
-    Where `BatchView.flat_batch` is known, that bounds the batch instead, and speculation is skipped
-    when it cannot shorten the level. A level ends with its slowest step, so if more than
-    MAX_COLD_STARTS of the next steps start without a draft, drafting the others saves nothing.
+    0 while a standard request waits. Otherwise one for each finished beam, so that the batch stays
+    as large as it was, but only in batches of up to `BatchView.unmeasured_batch`. A known
+    `BatchView.flat_batch` bounds the batch instead, and speculation is skipped when it cannot
+    shorten the level. A level ends with its slowest step, so if more than MAX_COLD_STARTS of the
+    next steps start without a draft, drafting the others saves nothing.
 
-    Every sequence must find a KV block to grow into; a new draft needs two.
+    Each sequence needs a free KV block to grow into, and a new draft needs two.
 
-    finished: beams that are done, of levels where others still generate; drafting: drafts in the
-    batch now; beams: beams per such level, on average; max_drafts: summed over those beams.
+    finished: finished beams of levels where others still generate. drafting: drafts in the batch
+    now. beams: mean number of beams in such a level. max_drafts: `Continuation.max_drafts`, summed
+    over all these beams.
     """
     if view.waiting or not finished:
         return 0
@@ -83,6 +90,11 @@ def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, .
     return tuple(map(limit, scores))
 
 
-def find_flat_batch(step_s: Callable[[int], float], max_batch: int, tolerance: float = 0.25) -> int:
-    """The largest batch whose step is at most `tolerance` slower than a step of one sequence."""
-    return bisect_right(range(1, max_batch + 1), (1 + tolerance) * step_s(1), key=step_s)
+FLAT_TOLERANCE = 0.25
+"""Share by which a step of the flat batch may be slower than a step of one sequence. Chosen by
+hand: with 0.025 noise would decide; with 2.5 drafts would slow down the steps they wait for."""
+
+
+def find_flat_batch(step_s: Callable[[int], float], max_batch: int) -> int:
+    """The largest batch whose step is at most FLAT_TOLERANCE slower than one of one sequence."""
+    return bisect_right(range(1, max_batch + 1), (1 + FLAT_TOLERANCE) * step_s(1), key=step_s)

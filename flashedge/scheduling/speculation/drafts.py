@@ -1,4 +1,4 @@
-"""The life cycle of drafts. The simulator and vLLM's scheduler use the words of this table.
+"""The life cycle of drafts, in the simulator and in vLLM's scheduler.
 
 A draft is the step of a child whose request has not arrived yet.
 
@@ -6,7 +6,7 @@ A draft is the step of a child whose request has not arrived yet.
     paused     keeps its tokens, and its KV while there is memory for it; takes no slot
     running    takes a slot of the engine's batch and draws a token in each engine step
     complete   its step has ended; it waits for the request
-    adopted    the request has arrived and goes on from the draft's tokens and KV (final)
+    adopted    the request has arrived and continues from the draft's tokens and KV (final)
     dropped    nothing will request it (final)
 
     move                    made by                       when
@@ -47,7 +47,8 @@ class Continuation:
     seeds: tuple[int, ...]
     """The children's, in order. Empty when nothing can follow the step."""
     granularity: Granularity
-    """Granularity of the children. Its `max_tokens` is an upper bound."""
+    """Granularity of the children. Its `max_tokens` is an upper bound, since the tokens of the step
+    itself are not subtracted yet."""
     max_drafts: int
     """How many of the children may be drafted: M_i in the paper."""
     step_rule: str = BLANK_LINE
@@ -59,6 +60,7 @@ class Continuation:
 
     @property
     def boundary(self) -> str | None:
+        """The step rule that ends the children, or None where they go on to the path's end."""
         return None if self.granularity.to_end else self.step_rule
 
     def to_json(self) -> dict[str, Any]:
@@ -116,7 +118,8 @@ class Draft:
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Lower runs first: the best score bin; within it every child 0 before other children."""
+        """The lowest runs first: the best score bin, within it every child 0 before other children,
+        then the beam that finished first."""
         return (-self.continuation.max_drafts, self.child, self.order)
 
     def move(self, to: DraftState) -> None:

@@ -12,7 +12,7 @@ import argparse
 from random import Random
 
 from flashedge.plots import draw_plot
-from flashedge.scheduling.prefix_order import arrival_order, prefix_order
+from flashedge.scheduling.prefix_order import order_by_arrival, order_by_prefix
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 from scripts.bench.daemon import report
@@ -65,8 +65,8 @@ def main() -> None:
     tree = bench.run(RUNGS[1], row).tree
     paths = find_widest_level(tree)
     orders = {
-        "prefix": prefix_order(paths),
-        "arrival": arrival_order(paths),
+        "prefix": order_by_prefix(paths),
+        "arrival": order_by_arrival(paths),
         "random": random_order(paths, Random(0)),
         "worst": scattered_order(paths),
     }

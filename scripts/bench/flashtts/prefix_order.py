@@ -23,7 +23,12 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
-from flashedge.scheduling.prefix_order import Paths, arrival_order, prefix_order, sweep_order
+from flashedge.scheduling.prefix_order import (
+    Paths,
+    order_by_arrival,
+    order_by_prefix,
+    order_by_sweep,
+)
 from flashedge.search.tree import Tree
 from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
@@ -49,9 +54,9 @@ def list_orders() -> dict[str, Ordering]:
     return {
         "worst": scattered_order,
         "random": lambda paths: random_order(paths, random),
-        "arrival": arrival_order,
-        "prefix": prefix_order,
-        "sweep": sweep_order,
+        "arrival": order_by_arrival,
+        "prefix": order_by_prefix,
+        "sweep": order_by_sweep,
     }
 
 
@@ -166,7 +171,9 @@ def main() -> None:
     model: dict[str, Any] = {}
     simulator: dict[str, Any] = {}
     for n in widths:
-        made = [run_virtual(run_search(n, r, AMPLE_TOKENS, arrival_order)) for r in range(PROBLEMS)]
+        made = [
+            run_virtual(run_search(n, r, AMPLE_TOKENS, order_by_arrival)) for r in range(PROBLEMS)
+        ]
         trees = [list_levels(run["tree"], run["prompt"]) for run in made]
         for tight in TIGHT:
             key = f"n={n} tight={tight}"

@@ -28,7 +28,13 @@ from typing import Any
 
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Ordering
-from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, prefix_order, sweep_order
+from flashedge.scheduling.prefix_order import (
+    Order,
+    Paths,
+    order_by_arrival,
+    order_by_prefix,
+    order_by_sweep,
+)
 from flashedge.search.tree import Tree
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.orders import random_order
@@ -77,9 +83,9 @@ def get_order(name: str, seed: int) -> Ordering:
         return random_order(paths, random)
 
     orders: Mapping[str, Ordering] = {
-        "arrival": arrival_order,
-        "prefix": prefix_order,
-        "sweep": sweep_order,
+        "arrival": order_by_arrival,
+        "prefix": order_by_prefix,
+        "sweep": order_by_sweep,
         "random": shuffle,
     }
     return orders[name]

@@ -10,9 +10,9 @@ from flashedge.scheduling import determinism
 from flashedge.scheduling.determinism import BatchState, ReplayShape, StepKind, choose_step
 
 SHARED, PREFILL, VERIFY = StepKind.SHARED, StepKind.PREFILL, StepKind.VERIFY
-NOTHING = dict.fromkeys(("can_prefill", "is_joined", "can_share", "others"), False)
+NOTHING = dict.fromkeys(("can_prefill", "expects_window", "can_share", "has_others"), False)
 IDLE = BatchState(**NOTHING, ready=0, waited=0, last=SHARED, last_pass=VERIFY)
-BUSY = replace(IDLE, can_share=True, others=True)
+BUSY = replace(IDLE, can_share=True, has_others=True)
 DUE = replace(IDLE, can_prefill=True, ready=1, waited=determinism.MAX_WAIT)
 
 
@@ -24,10 +24,10 @@ DUE = replace(IDLE, can_prefill=True, ready=1, waited=determinism.MAX_WAIT)
         (replace(IDLE, can_prefill=True), PREFILL),
         (replace(BUSY, can_prefill=True), PREFILL),
         (replace(IDLE, ready=1), VERIFY),  # nothing else can run
-        (replace(BUSY, ready=3, is_joined=True), SHARED),  # a fourth comes
+        (replace(BUSY, ready=3, expects_window=True), SHARED),  # a fourth comes
         (replace(BUSY, ready=3), VERIFY),  # none comes
         (replace(BUSY, ready=4), VERIFY),
-        (replace(BUSY, ready=1, is_joined=True, waited=determinism.MAX_WAIT), VERIFY),
+        (replace(BUSY, ready=1, expects_window=True, waited=determinism.MAX_WAIT), VERIFY),
         (replace(DUE, last=PREFILL, last_pass=PREFILL), VERIFY),  # the prompts found no room
     ],
 )
@@ -39,7 +39,7 @@ def test_choices(state: BatchState, kind: StepKind) -> None:
 def test_others_get_a_step_between_two_passes(last: StepKind) -> None:
     due = replace(BUSY, can_prefill=True, ready=9, waited=99, last=last, last_pass=last)
     assert choose_step(due, group=4) is SHARED
-    assert choose_step(replace(due, others=False), group=4) is not SHARED
+    assert choose_step(replace(due, has_others=False), group=4) is not SHARED
 
 
 def test_prefill_and_verification_take_turns() -> None:

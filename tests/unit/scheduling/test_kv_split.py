@@ -64,7 +64,7 @@ def test_the_split_follows_pair_and_load() -> None:
 def test_spare_memory_is_divided_in_proportion() -> None:
     """Some steps are much longer than the mean: a verifier with exactly what the mean step needs
     would evict the tree that it reuses."""
-    needs = [Stage(each, LEVEL, decodes=each is SMALL).whole for each in (SMALL, VERIFIER_7B)]
+    needs = [Stage(each, LEVEL, decodes=each is SMALL).whole_bytes for each in (SMALL, VERIFIER_7B)]
     for times in (1, 3):
         split = split_of(times * sum(needs))
         expected = pytest.approx([times * need for need in needs], abs=times - 1)
@@ -72,8 +72,8 @@ def test_spare_memory_is_divided_in_proportion() -> None:
 
 
 def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
-    whole = Stage(VERIFIER_7B, LEVEL, decodes=False).whole
-    beside = Stage(SMALL, LEVEL, decodes=True).whole
+    whole = Stage(VERIFIER_7B, LEVEL, decodes=False).whole_bytes
+    beside = Stage(SMALL, LEVEL, decodes=True).whole_bytes
 
     def verify_s(kv_bytes: int) -> float:
         split = replace(split_of(3000 * MIB), generator_bytes=beside, verifier_bytes=kv_bytes)
@@ -93,7 +93,7 @@ def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     assert split.offload
     assert split.generator_bytes == split.verifier_bytes == kv_bytes
     assert split.seconds < split_of(kv_bytes).seconds
-    moved = Stage(SMALL, LEVEL, decodes=True).whole + kv_bytes  # all that there is to move
+    moved = Stage(SMALL, LEVEL, decodes=True).whole_bytes + kv_bytes  # all that there is to move
     assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
     ample = memory(9000 * MIB, LINK).choose_split(LEVEL)
     assert ample == split_of(9000 * MIB), "there is enough memory"

@@ -16,7 +16,7 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.runtime.request.validation import Request
-from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
+from flashedge.scheduling.prefix_order import order_by_arrival, order_by_prefix, order_by_sweep
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
@@ -194,14 +194,14 @@ def test_the_engines_receive_paths_in_prefix_order() -> None:
         for depth in range(1, max(depths) + 1):
             level = requested[at : at + depths.count(depth)]
             at += len(level)
-            found.append(sum_shared(level, arrival_order(level)))
-            best.append(sum_shared(level, prefix_order(level)))
+            found.append(sum_shared(level, order_by_arrival(level)))
+            best.append(sum_shared(level, order_by_prefix(level)))
         return found
 
     best: list[int] = []
-    swept = run_virtual(record_levels(sweep_order))
+    swept = run_virtual(record_levels(order_by_sweep))
     assert swept == best
-    arrived = run_virtual(record_levels(arrival_order))
+    arrived = run_virtual(record_levels(order_by_arrival))
     assert len(arrived) == len(swept) > 2
     assert all(a <= s for a, s in zip(arrived, swept, strict=True))
     assert sum(arrived) < sum(swept)
@@ -221,6 +221,6 @@ def test_the_tree_is_one_in_any_order(strategy: str, n: int, seed: int, kv_token
         engines = replace(sim_engines(config=build_tight_config(kv_tokens)), order=order)
         return run_virtual(drive(engines, spec)).outcome
 
-    outcome = run(arrival_order)
-    for order in (sweep_order, scattered_order, lambda paths: random_order(paths, Random(seed))):
+    outcome = run(order_by_arrival)
+    for order in (order_by_sweep, scattered_order, lambda paths: random_order(paths, Random(seed))):
         assert run(order) == outcome

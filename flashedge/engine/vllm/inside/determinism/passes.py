@@ -66,7 +66,7 @@ class Due:
     """A verifier's requests, whose paths are to be computed. They draw no tokens."""
     ready: list[Replay] = field(default_factory=list)
     """Requests whose window can be verified."""
-    is_joined: bool = False
+    expects_window: bool = False
     """See `BatchState`."""
     shared: list[Request] = field(default_factory=list)
     """Requests that a shared step may take."""
@@ -109,9 +109,9 @@ class Passes:
             can_prefill=due.prefill is not None or bool(due.scoring),
             ready=len(due.ready),
             waited=max((replay.waited for replay in due.ready), default=0),
-            is_joined=due.is_joined,
+            expects_window=due.expects_window,
             can_share=bool(due.shared),
-            others=due.has_others,
+            has_others=due.has_others,
             last=windows.step,
             last_pass=self._last_pass,
         )
@@ -163,7 +163,7 @@ class Passes:
         elif replay.is_current:
             due.shared.append(request)
             missing = windows.end_window(replay) - request.num_tokens
-            due.is_joined = due.is_joined or missing <= MAX_WAIT
+            due.expects_window = due.expects_window or missing <= MAX_WAIT
         else:
             computed = request.num_computed_tokens
             if request.status is not RequestStatus.RUNNING:  # it would take these from the cache
