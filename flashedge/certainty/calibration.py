@@ -1,11 +1,12 @@
 """Calibration: replay recorded runs to find the rule that saves the most tokens safely.
 
-Runs are compared in pairs, stopped against whole: a rule can only change an answer where it stops a
-run before the answer changed, so the noise is that of those few runs. A rule qualifies if the
-one-sided 95 % upper bound of its loss of accuracy is within the allowed loss; if it spends less
-than the even policy with the smallest cap that meets the same bound; and if the bound also holds
-when each fold of the problems is replayed under the rule that the others choose, since the best of
-many rules looks better on its own problems than it is.
+Each run is compared with itself: stopped by the rule, and at full compute. The two differ only
+where the answer changes after the stop, so the noise is that of few runs. A rule qualifies if
+
+- the one-sided 95 % upper bound of its loss of accuracy is within the allowed loss
+- it spends less than the smallest cap that meets the same bound without a rule
+- the bound also holds when each fold of the problems is replayed under the rule that the other
+  folds choose, since the best of many rules looks better on its own problems than it is.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from scipy.special import betaincinv
 from flashedge.certainty.measures import History
 from flashedge.certainty.policies import Policy, Rule
 
-FOLDS = 5  # of the cross-validation
-MAX_DETECTS = 12  # detection steps of the grid, which keeps it small enough to replay
-MAX_FIRST = 16  # thresholds of the first measure
-MAX_OTHER = 6  # thresholds of each further measure
 T = TypeVar("T")
-_Z_TWO_SIDED = 1.96  # of a 95 % interval
+FOLDS = 5
+"""Folds of the cross-validation. With two, each choice would see half of the problems; with fifty,
+there would be ten times as many choices."""
+MAX_DETECTS, MAX_FIRST, MAX_OTHER = 12, 16, 6
+"""Most values of the grid: of `Rule.detect`, and of the thresholds of the first and each further
+measure. Two measures make 1,344 rules; ten times as many values of each would make 1.2 million."""
 ALPHA = 0.05
+"""Error probability of the one-sided bounds."""
 _Z_ONE_SIDED = 1.6448536269514722  # the normal quantile of 1 - ALPHA
-_HALVINGS = 50  # of an interval of 1: to 1e-15
+_Z_TWO_SIDED = 1.96  # the normal quantile of 97.5 %
+_HALVINGS = 50  # of an interval of length 1, down to 1e-15
 
 
 # ---------------------------------------------------------------- replay
@@ -40,13 +44,15 @@ _HALVINGS = 50  # of an interval of 1: to 1e-15
 class Ending:
     right: bool
     tokens: int
+    """Committed tokens of the tree."""
     overhead: int = 0
     """Tokens of probes, which a run without a policy does not make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTrace:
-    """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
+    """One run at full compute, ready for replay. Raises ValueError if the numbers of `stops` and
+    `checkpoints` differ."""
 
     problem: str
     cap: int
@@ -56,6 +62,7 @@ class RunTrace:
     stops: tuple[Ending, ...]
     """(k,) How the run would have ended at each checkpoint."""
     whole: Ending
+    """How it ended at full compute."""
 
     def __post_init__(self) -> None:
         if len(self.stops) != len(self.checkpoints):
@@ -63,11 +70,9 @@ class RunTrace:
 
 
 def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
-    """Index of the checkpoint at which `policy` stops the run; None if it never does.
-
-    The policy sees only what it would have seen in a live run: the first checkpoint at or beyond
-    the progress of each allotment.
-    """
+    """Index of the checkpoint at which `policy` stops the run; None if it never does. The policy
+    sees only what it would have seen in a live run: the first checkpoint at or beyond the progress
+    of each allotment."""
     seen: History = ()
     due = max(1, policy.allot(seen, cap).more)
     for i, checkpoint in enumerate(checkpoints):
@@ -87,18 +92,16 @@ def replay(trace: RunTrace, policy: Policy) -> Ending:
 
 
 def end_at(trace: RunTrace, progress: int) -> Ending | None:
-    """How the run would have ended with `progress` as its cap; None if it never got there.
-
-    Exact where runs with different caps begin alike: self-consistency, MCTS, and REBASE in trees
-    whose `width` divides the cap. Elsewhere it is the larger run, ended early.
-    """
+    """How the run would have ended with `progress` as its cap; None if it never got there. Exact
+    where runs with different caps begin alike: self-consistency, MCTS, and REBASE in trees whose
+    `width` divides the cap. Elsewhere it is the larger run, ended early."""
     reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= progress)
     at = next(reached, None)
     return None if at is None else trace.stops[at]
 
 
 def end_at_cap(trace: RunTrace, cap: int) -> Ending:
-    """How a run ends with a smaller cap. Nobody probes a run that no policy watches."""
+    """How a run ends with a smaller cap and no policy, so without the tokens of probes."""
     ending = end_at(trace, cap) or trace.whole
     return Ending(right=ending.right, tokens=ending.tokens)
 
@@ -108,21 +111,22 @@ def end_at_cap(trace: RunTrace, cap: int) -> Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Detection steps and thresholds to try, from the checkpoints alone."""
+    """The values of `detect` and of thresholds to try, all taken from checkpoints."""
 
     detects: tuple[int, ...]
-    """Progress values at which some run could have been stopped."""
+    """Progress at which some run could have been stopped."""
     measures: tuple[tuple[str, tuple[float, ...]], ...]
     """(name, thresholds) of each measure. The first one is part of every rule."""
 
     @classmethod
     def build(cls, traces: Sequence[RunTrace], measures: Sequence[str]) -> Grid:
-        """Collect the values of the checkpoints; of many, evenly spread ones with both ends."""
+        """Collect the values of the checkpoints, thinned out to the most that are tried."""
         checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
             values = (c.measures[name] for c in checkpoints if name in c.measures)
-            seen = {math.floor(value * 1e4) / 1e4 for value in values}  # a run still meets its own
+            # rounded down, so that a run still meets the threshold that is its own value
+            seen = {math.floor(value * 1e4) / 1e4 for value in values}
             if i == 0:
                 found.append((name, _thin_out(sorted({*seen, 1.0}), MAX_FIRST)))
             elif seen:
@@ -135,8 +139,8 @@ class Grid:
         others: list[tuple[tuple[str, float], ...]] = [()]
         for name, values in self.measures[1:]:
             others += [(*chosen, (name, value)) for chosen in others for value in values]
-        first, least = self.measures[0]
-        for detect, value, chosen in product(self.detects, least, others):
+        first, thresholds = self.measures[0]
+        for detect, value, chosen in product(self.detects, thresholds, others):
             yield Rule(policy=policy, detect=detect, thresholds=((first, value), *chosen))
 
 
@@ -150,12 +154,10 @@ def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
 # ---------------------------------------------------------------- the bound of the loss
 
 
-def min_problems(max_loss: float) -> int:
-    """The fewest problems that can show a loss of at most `max_loss`, in (0, 1).
-
-    If a rule loses none of n problems, the exact one-sided 95 % bound (Clopper-Pearson) on the
-    share that it loses is 1 - 0.05^(1/n), about 3/n: 299 problems for 0.01, 59 for 0.05.
-    """
+def count_needed_problems(max_loss: float) -> int:
+    """The fewest problems that can show a loss of accuracy of at most `max_loss`, in (0, 1). If a
+    rule loses none of n problems, the exact one-sided 95 % bound (Clopper-Pearson) on the share
+    that it loses is 1 - 0.05^(1/n), about 3/n: 299 problems for 0.01, 59 for 0.05."""
     return math.ceil(math.log(ALPHA) / math.log1p(-max_loss))
 
 
@@ -163,10 +165,10 @@ def min_problems(max_loss: float) -> int:
 def bound_loss(lost: int, gained: int, problems: int) -> float:
     """One-sided 95 % upper bound on the loss of accuracy, P(lost) - P(gained).
 
-    lost: problems that only full compute gets right; gained: those that only the rule gets right.
-    Inverts the score test for paired proportions. That is too optimistic where few problems differ,
-    so the bound is at least the exact one for `lost - gained` losses. Ref: Tango 1998 (score test);
-    Clopper and Pearson 1934.
+    lost: problems that only full compute gets right. gained: those that only the rule gets right.
+    The bound comes from the score test for paired proportions, which is too optimistic where few
+    problems differ. So it is at least the exact bound for `lost - gained` losses. Ref: Tango 1998
+    (score test); Clopper and Pearson 1934.
     """
     net = max(0, lost - gained)
     exact = betaincinv(net + 1, problems - net, 1 - ALPHA) if net < problems else 1.0
@@ -198,10 +200,12 @@ class Comparison:
 
     runs: int
     accuracy: float
+    """Share of the runs whose answer is right, in [0, 1]."""
     tokens: float
     """Mean tokens of a run, probes included."""
     full_accuracy: float
     full_tokens: float
+    """Mean tokens of a run at full compute, without probes."""
     gained: int
     """Runs that are right under the rule and wrong at full compute."""
     lost: int
@@ -209,17 +213,18 @@ class Comparison:
 
     @property
     def saved(self) -> float:
-        """Share of the tokens of full compute. Negative where the rule costs more."""
+        """Share of full compute's tokens that the rule saves. Negative where it costs more."""
         return 1 - self.tokens / self.full_tokens if self.full_tokens else 0.0
 
     @property
     def difference(self) -> float:
+        """Accuracy under the rule minus that at full compute."""
         return (self.gained - self.lost) / self.runs
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the difference, wide for few runs even if none differs. Ref: Agresti and
-        Min 2005 (paired proportions, half a run added to each cell)."""
+        """(low, high) of the 95 % interval of the difference. It is wide for few runs even if none
+        differs. Ref: Agresti and Min 2005 (paired proportions, half a run added to each cell)."""
         runs = self.runs + 2
         middle = (self.gained - self.lost) / runs
         half = (
@@ -244,20 +249,19 @@ class Choice:
     validated: Comparison | None
     """Each run under the rule that the other folds chose. None for a single problem."""
     smaller_cap: tuple[int, Comparison] | None
-    """The smallest cap of the even policy that meets the bound, if any does. A policy that watches
-    certainty must beat it, since a user gets it by asking for fewer paths.
-    Ref: arXiv 2412.20993 App. F.2 (1)."""
+    """(cap, comparison) of the smallest cap that meets the bound without a rule, if any does. A
+    rule must beat it, since a user gets it by asking for fewer paths. Ref: arXiv 2412.20993 App.
+    F.2 (1)."""
     frontier: tuple[Comparison, ...]
-    """The rules that no other rule beats."""
+    """The rules of which no other has both fewer tokens and more accuracy, by rising tokens."""
     even: tuple[Comparison, ...]
+    """The even policy: runs with smaller caps and without a rule, by rising cap."""
 
 
 class Calibrator:
-    """Chooses a rule of one policy.
-
-    traces: at least one run at full compute, each of another problem. measures: the first one has a
-    threshold in every rule. Raises ValueError when a problem occurs twice.
-    """
+    """Chooses a rule of one policy. traces: one run at full compute of each problem, at least one.
+    measures: the first one has a threshold in every rule. Raises ValueError when a problem occurs
+    twice."""
 
     def __init__(self, traces: Sequence[RunTrace], policy: str, measures: Sequence[str]) -> None:
         if len({trace.problem for trace in traces}) < len(traces):
@@ -270,8 +274,8 @@ class Calibrator:
         self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
     def choose(self, max_loss: float) -> Choice:
-        """The rule that saves the most among those that qualify. max_loss: accuracy in (0, 1) that
-        may be lost."""
+        """Choose the rule that saves the most tokens among those that qualify. max_loss: the
+        accuracy that may be lost, in (0, 1)."""
         rule = self.find_best(max_loss)
         validated = self._cross_validate(max_loss)
         if validated is not None and validated.loss_bound > max_loss:
@@ -287,18 +291,16 @@ class Calibrator:
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
-        """The cheapest rule that meets the bound and beats every smaller cap that does.
-
-        runs: indices of the runs to look at; None stands for all. Ties: the stricter rule, then the
-        one that is detected later.
-        """
+        """The cheapest rule that meets the bound and costs less than the smallest cap that does.
+        runs: indices of the runs to look at; None stands for all. In a tie the rule with the larger
+        thresholds wins, then the one with the larger `detect`."""
         at = self._all if runs is None else runs
         baseline = self._find_cap(at, max_loss)
-        least = self.compare(None, at).tokens if baseline is None else baseline[1].tokens
+        most_tokens = self.compare(None, at).tokens if baseline is None else baseline[1].tokens
         fit: list[tuple[float, float, int, Rule]] = []
         for rule in self._grid.propose_rules(self._policy):
             found = self.compare(rule, at)
-            if found.tokens < least and found.loss_bound <= max_loss:
+            if found.tokens < most_tokens and found.loss_bound <= max_loss:
                 strictness = math.fsum(value for _, value in rule.thresholds)
                 fit.append((found.tokens, -strictness, -rule.detect, rule))
         return min(fit, key=lambda entry: entry[:3])[-1] if fit else None
@@ -306,23 +308,22 @@ class Calibrator:
     def compare(self, rule: Rule | None, runs: Sequence[int] | None = None) -> Comparison:
         """Compare a rule with full compute on some runs or all. None is full compute itself."""
         at = self._all if runs is None else runs
-        return compare_endings([(self._replay(rule)[i], self._traces[i].whole) for i in at])
+        endings = self._replay(rule)
+        return compare_endings([(endings[i], self._traces[i].whole) for i in at])
 
     # ------------------------------------------------------------ inner
 
     def _cross_validate(self, max_loss: float) -> Comparison | None:
-        """Replay each fold under the rule that the other folds choose.
-
-        Part of the problems may lose as many problems as all of them, or no rule could ever
-        qualify.
-        """
+        """Replay each fold under the rule that the other folds choose. None for a single problem.
+        The other folds may lose as many problems as all folds together: a bound from fewer problems
+        is wider, so that otherwise no rule might qualify."""
         count = len(self._traces)
         pairs: list[tuple[Ending, Ending]] = []
         for fold in range(min(FOLDS, count) if count > 1 else 0):
             inside = [i for i in range(count) if i % FOLDS != fold]
             rule = self.find_best(min(1.0, max_loss * count / len(inside)), inside)
-            outside = range(fold, count, FOLDS)
-            pairs += [(self._replay(rule)[i], self._traces[i].whole) for i in outside]
+            endings = self._replay(rule)
+            pairs += [(endings[i], self._traces[i].whole) for i in range(fold, count, FOLDS)]
         return compare_endings(pairs) if pairs else None
 
     def _find_cap(self, runs: Sequence[int], max_loss: float) -> tuple[int, Comparison] | None:
@@ -346,7 +347,7 @@ class Calibrator:
 
 
 def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
-    """pairs: (num_runs,), at least one, of a run under a rule and at full compute."""
+    """pairs: (num_runs,), at least one: the ending under a rule and that at full compute."""
     runs = len(pairs)
     return Comparison(
         runs=runs,
@@ -360,7 +361,8 @@ def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
 
 
 def keep_pareto_front(points: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Keep the points that no other point beats in both, by rising tokens."""
+    """Keep the points of which no other has both fewer tokens and more accuracy, by rising
+    tokens."""
     kept: list[Comparison] = []
     for point in sorted(points, key=lambda p: (p.tokens, -p.accuracy)):
         if not kept or point.accuracy > kept[-1].accuracy:

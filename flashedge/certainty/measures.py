@@ -1,4 +1,4 @@
-"""The checkpoints of a run and their measures of certainty, of answers and of probes."""
+"""The checkpoints of a run, and measures of certainty over its answers or its probes."""
 
 import math
 import re
@@ -6,10 +6,10 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
-TV = "tv"  # 1 when the rule of `has_settled` holds, else 0
+TV = "tv"  # 1 if `has_settled`, else 0
 LEAD = "lead"  # see `measure_lead`
 PROGRAM = "program"  # the certainty that a user's own program reports
 MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
@@ -23,22 +23,24 @@ class Checkpoint:
     progress: int
     """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""
     tokens: int
+    """Tokens that the run has spent so far."""
     answers: int
-    """Paths (or probes) that have an answer."""
+    """Number of paths (or probes) that have an answer."""
     measures: Mapping[str, float]
-    """Measure name -> value in [0, 1]. A measure that is not defined here is missing."""
+    """Measure name -> value in [0, 1]. A measure without a value here is missing."""
     answer: str | None = None
+    """The answer that the run would give if it stopped here."""
 
     @property
     def certainty(self) -> float | None:
-        """The measure to display: the one over answers, if there is one."""
+        """The measure to display, or None if it has none of those that are shown."""
         shown = (name for name in (CONSISTENCY, ENTROPY, PROGRAM) if name in self.measures)
         return next((self.measures[name] for name in shown), None)
 
 
 History = tuple[Checkpoint, ...]
 Answers = Sequence[str | None]
-"""The cluster of each path that has ended, or of each probe. None: no answer, and no vote."""
+"""The cluster of each path that has ended, or of each probe. None has no answer and no vote."""
 
 
 # ---------------------------------------------------------------- answers
@@ -48,12 +50,10 @@ _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
 
 
 def measure_certainty(clusters: Iterable[str | None]) -> float | None:
-    """(log n - H) / log n over answer clusters, in [0, 1]. It is 1 when all paths agree.
-
-    clusters: (num_paths,) cluster of each finished path. A path without an answer is a cluster of
-    its own. None when no path has an answer, and 0 for a single path. Ref: arXiv 2412.20993 §2.2
-    (normalized semantic entropy).
-    """
+    """(log n - H) / log n in [0, 1], where H is the entropy of the clusters of n paths. clusters:
+    (num_paths,) cluster of each finished path. A path without an answer is a cluster of its own.
+    The result is 1 when all paths agree, 0 for a single path, and None when no path has an answer.
+    Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy)."""
     paths = list(clusters)
     if not any(c is not None for c in paths):
         return None
@@ -75,13 +75,11 @@ def hesitates(text: str) -> bool:
     return _HESITATES.search(text) is not None
 
 
-def consistency(answers: Answers, window: int) -> float | None:
-    """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
-
-    answers: (k,) clusters of the probed answers. None stands for a probe without a confident answer
-    and equals nothing. None is returned until the window is full (k < w). Raises ValueError for a
-    window below 1. Ref: arXiv 2412.20993 §2.1.
-    """
+def measure_consistency(answers: Answers, window: int) -> float | None:
+    """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1]. answers: (k,) clusters of
+    the probed answers. None stands for a probe without a confident answer and equals nothing. The
+    result is None while k < w. Raises ValueError for a window below 1. Ref: arXiv 2412.20993
+    §2.1."""
     if window < 1:
         raise ValueError(f"window {window} is below 1")
     if len(answers) < window:
@@ -91,10 +89,9 @@ def consistency(answers: Answers, window: int) -> float | None:
 
 
 def is_unsettled(answers: Answers, *, after: int, below: float) -> bool:
-    """Whether less than the share `below` of the last `after` probes agree on one answer.
-
-    Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant effort"); the formula is ours.
-    """
+    """Whether less than the share `below` of the last `after` probes agree on one answer. False for
+    fewer probes. Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant effort"); the
+    formula is ours."""
     if len(answers) < after:
         return False
     counted = Counter(a for a in answers[-after:] if a is not None)
@@ -103,8 +100,8 @@ def is_unsettled(answers: Answers, *, after: int, below: float) -> bool:
 
 
 def pick_settled_answer(answers: Answers, window: int) -> str | None:
-    """The most frequent answer of the last `window` probes, the newest in a tie; of all probes if
-    none of these has one."""
+    """The most frequent answer of the last `window` probes, or of all probes if those have none. In
+    a tie, the newest. None if no probe has an answer."""
     for seen in (answers[-window:], answers):
         counted = Counter(a for a in seen if a is not None)
         if counted:
@@ -115,39 +112,37 @@ def pick_settled_answer(answers: Answers, window: int) -> str | None:
 
 # ---------------------------------------------------------------- the lead of a vote
 
-# How sure the lead is, and how many paths are worth drawing at once until it is sure enough. It
-# needs no calibration, since it looks at the counts alone. If `first` paths gave the most frequent
-# answer and `second` the next one, and all shares between the two were equally likely before, the
-# next path gives the first with the chance (first + 1) / (first + second + 2), which is Laplace's
-# rule. Other answers are left out, so the chance is a little too high where a third one is as
-# frequent as the second.
+# How likely the most frequent answer is to win the vote, and how many paths to draw at once. Both
+# need no calibration, since they use the counts alone. Let `first` paths have given the most
+# frequent answer and `second` the next one. If all shares between the two were equally likely
+# before, the next path gives the first with the chance (first + 1) / (first + second + 2), which is
+# Laplace's rule. Other answers are left out, so the chance is a little too high where a third one
+# is as frequent as the second.
 #
 # Ref: arXiv 2305.11860 §3 (adaptive consistency), which asks whether the first answer is the
-# likelier one. This asks whether it wins the vote of all paths, which the run would say if it did
-# not stop. To draw as many paths at once as the count still needs is ours.
+# likelier one. This asks whether it wins the vote of all paths, which is what the run would answer
+# without a stop. Drawing several paths at once is ours.
 
 
 def measure_lead(answers: Answers, cap: int) -> float | None:
-    """The chance in [0, 1] that the most frequent answer is that of all `cap` paths, too. None when
-    no path has an answer."""
+    """The chance in [0, 1] that the most frequent answer so far wins the vote of all `cap` paths.
+    None when no path has an answer."""
     first, second = _count_two(answers)
     return _find_chance(first, second, max(0, cap - len(answers))) if first else None
 
 
 def count_wanted(answers: Answers, cap: int, least: float) -> int:
-    """How many paths should be open at once after these, at most those left of `cap`.
-
-    If all that end from now on gave the most frequent answer, some number of them would raise the
-    chance to `least`. Only a share of them will, by Laplace's rule, so as many more are wanted. 0
-    where the chance is high enough.
-    """
+    """How many paths to draw at once after these, at most those left of `cap`. Some number of
+    further paths would raise the chance to `least` if each gave the most frequent answer. By
+    Laplace's rule only a share of them does, so that number is divided by the share. 0 where the
+    chance is high enough."""
     return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
 
 
-@cache
+@lru_cache(maxsize=1 << 10)
 def find_most_wanted(cap: int, least: float) -> int:
-    """About the most paths that a vote of `cap` wants at once: where two answers have equal
-    counts."""
+    """About the most paths that a vote of `cap` draws at once, which it does when two answers have
+    equal counts. Looks at no more than 33 of these counts."""
     counts = range(0, cap // 2 + 1, 1 + cap // 64)
     return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
 
@@ -162,26 +157,25 @@ def _count_wanted(first: int, second: int, left: int, least: float) -> int:
 
 
 def _find_chance(first: int, second: int, left: int) -> float:
-    """The chance that `left` more paths leave the first answer in front, or level.
-
-    The number of them that give the second answer has a Beta-binomial distribution.
-    """
+    """The chance that after `left` more paths the second answer has no more votes than the first.
+    The number of them that give the second answer has a Beta-binomial distribution."""
     if second + left <= first:
         return 1.0
-    whole = log_choose(first + second + left + 1, left)
+    whole = _log_choose(first + second + left + 1, left)
     logs = (
-        log_choose(second + x, x) + log_choose(first + left - x, first) - whole
+        _log_choose(second + x, x) + _log_choose(first + left - x, first) - whole
         for x in range(min(left, (first + left - second) // 2) + 1)
     )
     return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def log_choose(n: int, k: int) -> float:
-    """The logarithm of a binomial coefficient."""
+def _log_choose(n: int, k: int) -> float:
+    """The logarithm of the binomial coefficient "n choose k"."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _count_two(answers: Answers) -> tuple[int, int]:
+    """(first, second) counts of the two most frequent answers."""
     counts = [count for _, count in Counter(a for a in answers if a is not None).most_common(2)]
     first, second = (*counts, 0, 0)[:2]
     return first, second
@@ -189,27 +183,23 @@ def _count_two(answers: Answers) -> tuple[int, int]:
 
 # ---------------------------------------------------------------- the rule with a proof
 
-# The distribution of the answers of k probes stops moving. At useful accuracies the rule needs
-# hundreds to thousands of probes (`min_probes`), so it never fires on chains of ordinary length.
-# It serves as an option and a yardstick.
+# The rule holds once the distribution of the answers of k probes stops moving. At useful accuracies
+# it needs hundreds to thousands of probes (`count_needed_probes`), so it never stops a chain of
+# ordinary length. It is an option, and other rules are compared with it.
 
 
-def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
-    """An upper bound of the chance that one of the 2k estimates is off by > epsilon/3.
-
-    2k * 2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two
-    window lengths. Ref: arXiv 2412.20993 App. E, Lemma 1.
-    """
+def bound_failure(k: int, *, epsilon: float, num_groups: int) -> float:
+    """An upper bound of the chance that one of the 2k estimates is off by more than epsilon/3. 2k *
+    2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two window
+    lengths. Ref: arXiv 2412.20993 App. E, Lemma 1."""
     exponent = (num_groups + 1) * math.log(2) - (k - 1) * (epsilon / 3) ** 2 / 2
     return math.exp(min(700.0, math.log(2 * k) + exponent))
 
 
-def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
-    """The least k from which on `failure_bound` is at most delta.
-
-    The paper gives k up to logarithms; this solves its last inequality exactly. num_groups: M, the
-    number of distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
-    """
+def count_needed_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
+    """The least k from which on `bound_failure` is at most delta. The paper gives k up to
+    logarithms; this solves its last inequality exactly. num_groups: M, the number of distinct
+    answers. Raises ValueError unless epsilon and delta are in (0, 1) and M >= 1."""
     if not (0 < epsilon < 1 and 0 < delta < 1 and num_groups >= 1):
         raise ValueError(f"epsilon {epsilon}, delta {delta}, num_groups {num_groups}")
     # The bound rises up to k = 2/e'^2 and falls after it. Search the falling side.
@@ -217,31 +207,29 @@ def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
     high = low
 
     def meets(k: int) -> bool:
-        return failure_bound(k, epsilon=epsilon, num_groups=num_groups) <= delta
+        return bound_failure(k, epsilon=epsilon, num_groups=num_groups) <= delta
 
     while not meets(high):
         high *= 2
     return bisect_left(range(high), True, low, key=meets)
 
 
-def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
-    """Half the L1 distance of two empirical distributions, in [0, 1]."""
+def measure_total_variation(p: Answers, q: Answers) -> float:
+    """Half the L1 distance of the distributions of two non-empty samples, in [0, 1]."""
     left, right = Counter(p), Counter(q)
     return 0.5 * math.fsum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
 
 
 def has_settled(answers: Answers, k: int, *, epsilon: float) -> bool:
-    """Whether the last 2k probes meet the rule.
-
-    A window of k probes, moved by up to k probes, must differ from the first window by at most
-    epsilon/3, and so must a window of k - 1. answers: (num_probes,); None is an answer like any
-    other. Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it.
-    """
+    """Whether the distribution of the answers stayed the same over the last 2k probes. Each window
+    of k of them, moved by up to k probes, must differ from the first window by at most epsilon/3,
+    and so must each window of k - 1 (moved by up to k - 1). answers: (num_probes,); None is an
+    answer like any other. Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it."""
     if k < 2 or len(answers) < 2 * k:
         return False
     last = answers[-2 * k :]
     return all(
-        total_variation(last[:size], last[j : j + size]) <= epsilon / 3
+        measure_total_variation(last[:size], last[j : j + size]) <= epsilon / 3
         for size in (k, k - 1)
         for j in range(1, size + 1)
     )

@@ -15,7 +15,7 @@ from typing import Protocol
 from flashedge.certainty.measures import LEAD, History, find_most_wanted
 
 _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
-"""Progress between two decisions after the first one. 0: there is no other."""
+"""Progress between two decisions after the first one. With 0 the first is the only one."""
 POLICIES = tuple(_EVERY)
 """The policies that calibration chooses thresholds for. LEAD needs none."""
 
@@ -42,10 +42,10 @@ class Policy(Protocol):
 class Rule:
     """Stops once the thresholds are met. Holds plain values, which requests and calibrations store.
 
-    static, every_5 and every_step check first at `detect`, and after it never, every 5 of the
-    progress and at each, respectively. LEAD checks the lead of a vote after every path (see
-    `measure_lead`). Ref: App. B.1, G.4; Table 3. Departure: a value equal to its threshold meets
-    it, so that a threshold of 1 can be met.
+    All policies of POLICIES check at `detect`. After it static never checks again, every_5 checks
+    after each 5 of the progress, and every_step after each 1. LEAD checks the lead of a vote after
+    every path (see `measure_lead`). Ref: App. B.1, G.4; Table 3. Departure: a value equal to its
+    threshold meets it, so that a threshold of 1 can be met.
     """
 
     policy: str
@@ -58,6 +58,7 @@ class Rule:
 
     @property
     def least(self) -> float:
+        """The threshold of the first measure."""
         return self.thresholds[0][1]
 
     def allot(self, history: History, cap: int) -> Allotment:
@@ -86,14 +87,18 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Another policy that also ends runs that do not converge. Ref: §2.1."""
+    """Follows another policy, and also ends runs that do not converge. Ref: §2.1. Convergence is
+    judged whenever `policy` is consulted, from `after` on. `policy` is consulted at `after` too,
+    between two of its own decisions, if it was consulted before. So a static policy has convergence
+    judged once: at `after` or at `detect`, whichever is later."""
 
     policy: Policy
     after: int
-    """The progress from which on a run may be given up."""
+    """The least progress at which a run may be given up."""
     below: float
     """A run does not converge while `measure` is less than this, in [0, 1]."""
     measure: str
+    """Name of the measure. It counts as 0 where a checkpoint has no value of it."""
 
     def allot(self, history: History, cap: int) -> Allotment:
         given = self.policy.allot(history, cap)
@@ -108,6 +113,6 @@ class GiveUp:
 
 
 def find_lead(policy: Policy | None) -> Rule | None:
-    """The rule, within `GiveUp` too, if it stops by the lead of a vote."""
-    within = policy.policy if isinstance(policy, GiveUp) else policy
-    return within if isinstance(within, Rule) and within.policy == LEAD else None
+    """The rule by the lead of a vote, alone or in a `GiveUp`. None for other policies."""
+    rule = policy.policy if isinstance(policy, GiveUp) else policy
+    return rule if isinstance(rule, Rule) and rule.policy == LEAD else None

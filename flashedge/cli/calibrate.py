@@ -194,15 +194,17 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
 
 def _check_enough(count: int, max_loss: float) -> None:
     """Raises RequestError if so few distinct problems can't show that the loss is small."""
-    from flashedge.certainty.calibration import min_problems
+    from flashedge.certainty.calibration import count_needed_problems
 
-    needed = min_problems(max_loss)
+    needed = count_needed_problems(max_loss)
     if count >= needed:
         return
     more = f"give {needed - count} more"
     larger = 0.05
     if max_loss < larger:
-        more += f", or allow a larger loss: --max-loss {larger} needs {min_problems(larger)}"
+        more += (
+            f", or allow a larger loss: --max-loss {larger} needs {count_needed_problems(larger)}"
+        )
     raise RequestError(
         f"{format_count(count, 'distinct problem')} {'is' if count == 1 else 'are'} too few:"
         f" it takes {needed} to show that at most {max_loss:.1%} of accuracy is lost",

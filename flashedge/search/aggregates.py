@@ -1,4 +1,4 @@
-"""Checks the scores of a path's steps, and turns them into one score of the path."""
+"""Check the scores of steps, and turn the scores of a path's steps into one."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +17,9 @@ AGGREGATES = tuple(_AGGREGATES)
 
 
 def aggregate(scores: Sequence[float], how: str) -> float:
-    """scores: (num_steps,) in [0, 1], in the path's order -> one number in [0, 1].
-
-    how: last, min, prod or mean. A path without a score gets 0. Raises RequestError.
-    Ref: search-and-learn's `aggregate_scores` (mean is ours).
-    """
+    """scores: (num_steps,) in [0, 1], in the path's order -> one number in [0, 1]. how: last, min,
+    prod or mean; RequestError for any other. A path without a score gets 0. Ref: search-and-learn's
+    `aggregate_scores` (mean is ours)."""
     take = _AGGREGATES.get(how)
     if take is None:
         known = ", ".join(AGGREGATES)
@@ -30,7 +28,8 @@ def aggregate(scores: Sequence[float], how: str) -> float:
 
 
 def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
-    """Raises ValueError unless there is one finite score per step, or one for the whole answer."""
+    """Raises ValueError unless there is one finite score for each step of the node. If the verifier
+    judges whole answers, there must be one score in all."""
     assert node.segment is not None, "a search scores generated nodes only"
     expected = 1 if judges == "answers" else len(node.segment.steps)
     if len(scores) != expected or not all(map(math.isfinite, scores)):
@@ -39,15 +38,14 @@ def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
 
 
 def score_per_step(scores: Sequence[float], how: str) -> float:
-    """A path's score on the scale of one step's score, which certainty thresholds have.
-
-    A product shrinks with every step, so its geometric mean stands for it.
-    """
+    """A path's score on the scale of one step's score, as certainty thresholds need it. A product
+    shrinks with every step, so the geometric mean replaces it."""
     score = aggregate(scores, how)
     return score ** (1 / len(scores)) if how == "prod" and scores else score
 
 
 def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
+    """values: (k,), at least one -> (k,) shares with sum 1. temperature: positive."""
     top = max(values)
     powers = [math.exp((v - top) / temperature) for v in values]
     powers_sum = math.fsum(powers)

@@ -35,7 +35,7 @@ class Expand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Have generated nodes scored. The result is a `Scored` per node."""
+    """Score generated nodes. The result is a `Scored` per node."""
 
     nodes: tuple[NodeId, ...]
 
@@ -69,9 +69,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Report when each of these nodes has the given number of tokens, for a search that depends
-    on which path ends first. The result is a `Reached` per node, or its `Generated` if it ends
-    before. A second watch of a node replaces the first."""
+    """Report when each of these nodes has at least the given number of tokens. A search needs this
+    if it depends on which path ends first. The result is a `Reached` per node, or its `Generated`
+    if it ends before. A second watch of a node replaces the first."""
 
     tokens: Mapping[NodeId, int]
 
@@ -85,13 +85,14 @@ class Finish:
     answer: str | None
     """None if no path has one."""
     votes: tuple[Vote, ...]
+    """The winner first. Empty if no path has an answer."""
     cut_by: str | None = None
     """What ended the search early: certainty, non_convergence, budget, reward or futility."""
     unlikely: bool = False
-    """Whether the search gave up: no path that it could still find is good enough, so the answer is
-    probably wrong."""
+    """Whether the search gave up because no path that it could still find is good enough. The
+    answer is probably wrong."""
     unboxed: bool = False
-    """Whether no path has a boxed answer, and this one is named without a box."""
+    """Whether the answer was found outside a box, since no path has a boxed one."""
 
 
 Command = Expand | Score | Cluster | Probe | Cancel | Watch | Finish
@@ -115,7 +116,7 @@ class Scored:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
     answers: Mapping[NodeId, str | None]
-    """The representative answer of each node's cluster. None: the path has no answer."""
+    """The representative answer of each node's cluster. None for a path without an answer."""
     is_unboxed: bool = False
     """Whether no path has a boxed answer (see `answers.extraction`)."""
 
@@ -141,9 +142,9 @@ Result = Generated | Scored | Clustered | ProbeResult | Reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookahead:
-    """What follows if a node is kept. Known before its score, so the children can be drafted."""
+    """What follows if a node is kept. It is known before the score, so children can be drafted."""
 
     granularity: Granularity
     seeds: tuple[int, ...]
-    """Seeds of the next children in order, as many as the node can get at most. Empty if the path
-    ends with the node."""
+    """Seeds of the next children in order, as many as the node can get at most. Empty if nothing
+    follows the node."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import difflib
-import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -39,20 +38,19 @@ _STRATEGIES: Mapping[str, type[Search[Any]]] = {
     "probed_cot": ProbedCot,
 }
 _COUNTED = {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
-"""They draw whole answers, and can stop by the lead of their vote."""
+"""The strategies that draw whole answers, as searches that stop by the lead of their vote."""
 WITHOUT_STEP_SCORES = (*_COUNTED, "probed_cot")
-"""Strategies that never choose between unfinished paths, so whole-answer verifiers serve them."""
+"""Strategies that need no scores of steps, so that verifiers of whole answers are enough."""
 T = TypeVar("T")
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
+"""The user's own strategies by name. Each takes the run's options as keyword arguments."""
 _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
 
 def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int | None]:
-    """Parse `"beam-16"` to ("beam", 16), and `"beam"` to ("beam", None).
-
-    Hyphens may replace underscores (best-of-n-16). programs: names of the user's own strategies.
-    The range of n is not checked. Raises NotFound, with the nearest name, for an unknown strategy.
-    """
+    """Parse `"beam-16"` to ("beam", 16), and `"beam"` to ("beam", None): the name and n. Hyphens
+    may replace underscores (best-of-n-16). programs: names of the user's own strategies. The range
+    of n is not checked. Raises NotFound, with the nearest name, for an unknown strategy."""
     suffixed = _SUFFIXED.fullmatch(text)
     name, n = (suffixed[1], int(suffixed[2])) if suffixed else (text, None)
     return _check_name(name.replace("-", "_"), text, programs), n
@@ -67,13 +65,10 @@ def make_search(
     judges: Judges = "steps",
     **common: int | str,
 ) -> Search[Any]:
-    """Create the search of that name.
-
-    options: see `_OPTIONS`; programs: the user's own strategies by name, which can't replace a
-    built-in one; judges: what one score of the verifier is about; common: n, branching,
-    max_step_tokens, max_steps, aggregate, selection, for the searches that have them. Raises
-    NotFound, RequestError.
-    """
+    """Create the search of a strategy. options: see `_OPTIONS`. programs: the user's own
+    strategies, which can't replace a built-in one. judges: what one score of the verifier is about.
+    common: n, branching, max_step_tokens, max_steps, aggregate and selection, of which each search
+    takes those that are fields of it. Raises NotFound, RequestError."""
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
     counts = find_lead(policy) is not None
@@ -105,7 +100,7 @@ def _build(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def check_judges(strategy: str, judges: Judges) -> None:
-    """Raises RequestError for a strategy that needs scores of steps where there are none."""
+    """Raises RequestError if the strategy needs scores of steps and the verifier gives none."""
     if judges == "answers" and strategy not in WITHOUT_STEP_SCORES:
         raise RequestError(
             f"strategy {strategy!r} needs scores of single steps, and the pair's verifier judges"
@@ -133,12 +128,15 @@ def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
 @dataclass(frozen=True, slots=True)
 class _Option:
     kind: type
+    """bool, str, int or float."""
     low: float = 0
-    high: float = math.inf
+    high: float = 0
+    """Bounds of a number, both included."""
     choices: tuple[str, ...] = ()
+    """The texts that are allowed. Empty allows all but the empty text."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value, a float if the kind is. Raises RequestError."""
+        """Return the value, as a float if that is the kind. Raises RequestError."""
         if self.kind is bool:
             fits, what = isinstance(value, bool), "true or false"
         elif self.kind is str:
@@ -147,7 +145,7 @@ class _Option:
         else:
             kinds = int if self.kind is int else int | float
             is_number = isinstance(value, kinds) and not isinstance(value, bool)
-            fits = is_number and math.isfinite(value) and self.low <= value <= self.high
+            fits = is_number and self.low <= value <= self.high
             kind = "an integer" if self.kind is int else "a number"
             what = f"{kind} in [{self.low:g}, {self.high:g}]"
         if not fits:
@@ -188,7 +186,7 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
         "tv_delta": _Option(float, 1e-9, 0.999),
     },
 }
-"""What they mean is said at the fields of the strategies' classes."""
+"""By strategy and option. The fields of the strategies' classes say what the options mean."""
 
 
 def _check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:

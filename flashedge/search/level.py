@@ -1,8 +1,9 @@
 """Searches that work in levels: generate a level, score it, decide, and finally vote.
 
-GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote; `voting` has the rest. A
-level is decided only when all of its results have arrived, so the order of arrival can't change the
-decision. The policy is asked between two levels, about finished paths.
+GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote (see `voting`)
+
+A level is decided only when all of its results have arrived, so the order of arrival can't change
+the decision. The policy is asked between two levels, about finished paths.
 """
 
 import math
@@ -22,8 +23,9 @@ Shares = tuple[tuple[NodeId, int], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelState(SearchState):
     level: tuple[NodeId, ...] = ()
+    """The nodes of the current level."""
     outstanding: int = 0
-    """Results of this phase that have not arrived."""
+    """Results of the current phase that have not arrived."""
     num_ended: int = 0
     """Nodes of the level whose path is known to end there."""
     planned: Shares = ()
@@ -39,9 +41,9 @@ class LevelSearch(Search[LevelState]):
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         ask_at = self.find_first_ask()
         state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
-        return self.expand(state, ((ROOT, self.initial_width(state)),))
+        return self.expand(state, ((ROOT, self.choose_initial_width(state)),))
 
-    def initial_width(self, state: LevelState) -> int:
+    def choose_initial_width(self, state: LevelState) -> int:
         """Children of the root in the first level."""
         return self.n
 
@@ -81,7 +83,7 @@ class LevelSearch(Search[LevelState]):
         return (state, ()) if state.outstanding else self.decide(state)
 
     def proceed(self, state: LevelState, shares: Shares = ()) -> Move:
-        """Plan a level and start it. If the policy is due, ask it first."""
+        """Start the next level. If the policy is due, ask it first whether the search goes on."""
         state = replace(state, planned=shares)
         if self.is_policy_due(state):
             return self.check(state)
@@ -99,41 +101,37 @@ class LevelSearch(Search[LevelState]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepwise(LevelSearch):
-    """Prunes and branches after every step. A level has one node for each path to complete.
-
-    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete and the others share
-    the remaining width; duplicates are dropped before paths are kept.
-    """
+    """Prunes and branches after every step. A level has one node for each path yet to be completed.
+    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete, and the others
+    share the remaining width; duplicates are dropped before paths are chosen."""
 
     branching: int = 4
-    """Children per kept path. search-and-learn calls it beam_width."""
+    """Children per kept path. search-and-learn calls this beam_width."""
     max_step_tokens: int = 256
     max_steps: int = 40
     """Depth of the last step, which runs to the end of the path."""
 
     @abstractmethod
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        """Choose the paths to continue, with their numbers of children.
+        """Choose the paths to continue, with their numbers of children. paths: at least one, all
+        different, best first. The shares are at least 1 each and sum to at most `width`. Paths
+        without a share are pruned; an empty result ends the search."""
 
-        paths: at least one, all different, best first. The shares are at least 1 each and sum to
-        `width`. Paths without a share are pruned; an empty result ends the search.
-        """
-
-    def family(self, state: LevelState, node: NodeId) -> int:
+    def find_family(self, state: LevelState, node: NodeId) -> int:
         """Equal paths are duplicates if they share a family. Here all paths do."""
         return 0
 
-    def step_tokens(self, depth: int) -> int:
+    def limit_step(self, depth: int) -> int:
         return self.max_step_tokens
 
-    def max_children(self, state: LevelState) -> int:
+    def limit_children(self, state: LevelState) -> int:
         """A path with a high score may get all of the width."""
-        return self.remaining_width(state) - state.num_ended
+        return self.count_remaining(state) - state.num_ended
 
     def decide(self, state: LevelState) -> Move:
-        """Settle the level, keep some paths, prune the rest; then start a level or vote."""
+        """Settle the level, keep some paths and prune the rest. Then start a level, or vote."""
         state, unique = self.settle_level(state)
-        width = self.remaining_width(state)
+        width = self.count_remaining(state)
         shares = self.keep(state, unique, width) if unique and width else ()
         if not shares:
             return self.finish_tree(state)
@@ -144,7 +142,7 @@ class Stepwise(LevelSearch):
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state, shares)
 
-    def remaining_width(self, state: LevelState) -> int:
+    def count_remaining(self, state: LevelState) -> int:
         """Paths that the current tree has yet to complete."""
         return self.n - len(state.complete)
 
@@ -152,17 +150,15 @@ class Stepwise(LevelSearch):
         return self.vote(state)
 
     def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
-        """Mark ended paths and duplicates. The second value: the other paths, best first."""
-        state, unique = self.settle(state, state.level, lambda n: self.family(state, n))
-        return state, tuple(sorted(unique, key=lambda n: (-self.path_score(state, n), n)))
+        """Mark ended paths and duplicates. The second value holds the other paths, best first."""
+        state, unique = self.settle(state, state.level, lambda n: self.find_family(state, n))
+        return state, tuple(sorted(unique, key=lambda n: (-self.score_path(state, n), n)))
 
 
 def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
-    """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
-
-    Each gets `least`; the rest is split by largest remainder, ties to the earlier, or evenly if all
-    weights are 0. Raises ValueError if k is 0 or k * least > total.
-    """
+    """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`. Each gets `least`; the
+    rest is split by largest remainder, ties to the earlier, or evenly if all weights are 0. Raises
+    ValueError if k is 0 or k * least > total."""
     rest = total - least * len(weights)
     if rest < 0 or not weights:
         raise ValueError(f"{total} can't be split {len(weights)} ways with at least {least} each")

@@ -1,7 +1,7 @@
 """Where a step ends: after a blank line, after a marker word, or where its tokens are used up.
 
-A run chooses a `BoundaryRule` by name; engine, stock engine and simulator share it. The rule
-entropy needs more than token ids: see `EntropyRule`.
+A run chooses a `BoundaryRule` by name. Both engines and the simulator use this class. The rule
+`entropy` needs more than token ids: see `EntropyRule`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from flashedge.types import BLANK_LINE, ENTROPY, MARKERS, TOKENS, FinishReason, TokenIds
 
 MARKER_WORDS = ("Wait", "Alternatively", "Hmm", "However", "Actually", "</think>")
-"""Words with which thinking models begin another thought, and the end of the thinking."""
+"""Words with which thinking models begin another thought, and the mark that ends thinking."""
 
 _WORDS = frozenset(MARKER_WORDS)
 _BLANK_LINE = re.compile(r"\n{2,}")
@@ -22,10 +22,8 @@ _BLANK_LINE = re.compile(r"\n{2,}")
 
 def split_steps(text: str) -> tuple[str, ...]:
     """Split after each run of newlines that contains a blank line. Returns at least one step.
-
     `"".join(split_steps(text)) == text`. No step is blank unless the whole text is: leading blanks
-    belong to the first step, trailing ones to the last.
-    """
+    belong to the first step, trailing ones to the last."""
     steps: list[str] = []
     begin = at = 0
     for end in (*(match.end() for match in _BLANK_LINE.finditer(text)), len(text)):
@@ -48,7 +46,7 @@ class BoundaryRule:
     closes: frozenset[int]
     """Ids whose text ends with a newline."""
     opens: frozenset[int]
-    """Ids whose text starts with a newline: after an id that closes, a blank line."""
+    """Ids whose text starts with a newline, which makes a blank line after an id of `closes`."""
     blank: frozenset[int]
     """Ids whose text is whitespace only."""
 
@@ -65,16 +63,13 @@ class BoundaryRule:
 
     @classmethod
     def from_words(cls, texts: Iterable[tuple[int, str]], words: Set[str]) -> BoundaryRule:
-        """A step ends with each of the words that is a single token."""
+        """Make a rule by which a step ends with a token that is one of the words."""
         holds = frozenset(token for token, text in texts if text.strip() in words)
         return cls(holds=holds, closes=frozenset(), opens=frozenset(), blank=frozenset())
 
     def ends_step(self, prev_id: int | None, token_id: int) -> bool:
-        """Whether `token_id` is the last of its step.
-
-        prev_id: the id before it in the same step. A first id that is blank ends nothing: no step
-        is empty.
-        """
+        """Whether `token_id` is the last of its step. prev_id: the id before it in the same step. A
+        first id that is blank ends nothing: no step is empty."""
         if prev_id is None:
             return token_id in self.holds and token_id not in self.blank
         return token_id in self.holds or (token_id in self.opens and prev_id in self.closes)
@@ -112,19 +107,19 @@ def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """Finds the last token of a step. A boundary counts even where it fills the context: the step
-    is whole and can be scored. vLLM reports the same."""
+    """Finds the last token of a step. A boundary counts even if its token is the last that fits
+    into the context, because the step is whole and can be scored. vLLM reports the same."""
 
     max_tokens: int
     room: int
     """Tokens that fit into the context after the step's path."""
     boundary: BoundaryRule | None
-    """None when the step may go on past its boundary."""
+    """None when the step does not end at a boundary."""
     stop_ids: Set[int]
 
     def find_reason(self, previous: int | None, token: int, count: int) -> FinishReason | None:
-        """Why `token`, the `count`-th of the step after `previous`, is its last; None if it is
-        not."""
+        """Why `token` is the last of the step, or None if it is not. count: tokens of the step with
+        this one. previous: the token before it in the step."""
         if self.boundary is not None and self.boundary.ends_step(previous, token):
             return FinishReason.BOUNDARY
         if token in self.stop_ids:
@@ -134,7 +129,7 @@ class StepEnd:
         return FinishReason.STEP_LIMIT if count == self.max_tokens else None
 
     def cut(self, token_ids: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """How many of the tokens belong to the step, and why the last one ends it, if it does."""
+        """(number of tokens that belong to the step, why the last of them ends it, or None)."""
         previous = None
         for count, token in enumerate(token_ids, 1):
             if (reason := self.find_reason(previous, token, count)) is not None:
@@ -155,12 +150,10 @@ TOP = 20
 
 
 def estimate_entropy(logprobs: Sequence[float]) -> float:
-    """Entropy in nats of a next-token distribution, with all tokens but the likeliest as one.
-
-    Never above the exact entropy, and close to it where the model is sure. logprobs: (TOP,) or all
-    there are, from the likeliest token on (the order matters in the last bit). At most log(TOP + 1)
-    = 3.04.
-    """
+    """Entropy in nats of a next-token distribution, where all but the TOP likeliest tokens count as
+    one token. It is never above the exact entropy, close to it where the model is sure, and at most
+    log(TOP + 1) = 3.04. logprobs: the likeliest token first, since the order matters in the last
+    bit; those after the first TOP are ignored."""
     likeliest = logprobs[:TOP]
     shares = [math.exp(value) for value in likeliest]
     entropy = -sum(p * value for p, value in zip(shares, likeliest, strict=True) if p > 0)
@@ -170,25 +163,21 @@ def estimate_entropy(logprobs: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyRule:
-    """Ends a step before a token whose distribution has too much entropy.
-
-    The distribution is the model's own: at temperature 1, before top-k and top-p. The token itself
-    is dropped, and each child of the node draws it again with its own seed.
-    """
+    """Ends a step before a token whose distribution has too much entropy. The distribution is the
+    model's own: at temperature 1, before top-k and top-p. The token itself is dropped, and each
+    child of the node draws it again with its own seed."""
 
     threshold: float
-    """Nats. More entropy than this ends the step."""
+    """In nats. A token with more entropy than this ends the step."""
     min_tokens: int
-    """Least tokens of a step, at least 1. A step's first token is often uncertain."""
+    """Fewest tokens of a step, at least 1. The first token of a step is often uncertain."""
 
     def ends_before(self, entropy: float, count: int) -> bool:
         """Whether the step ends with its first `count` tokens, before the one with this entropy."""
         return count >= self.min_tokens and entropy > self.threshold
 
     def count_kept(self, entropies: Sequence[float], count: int = 0) -> int:
-        """How many of the next tokens belong to the step: all of them if it does not end here.
-
-        entropies: (num_tokens,); count: tokens of the step before these.
-        """
+        """How many of the next tokens belong to the step: all of them if none ends it. entropies:
+        (num_tokens,) of these tokens. count: tokens of the step before them."""
         ends = (at for at, e in enumerate(entropies) if self.ends_before(e, count + at))
         return next(ends, len(entropies))

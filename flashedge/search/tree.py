@@ -30,12 +30,9 @@ def mix64(*values: int) -> int:
 
 
 def child_seed(parent_seed: int, depth: int, index: int) -> int:
-    """Seed of child `index` of a node at `depth`.
-
-    Child 0 keeps its parent's seed. Noise is keyed by (seed, absolute position), so child 0
-    continues exactly as the parent would have: a draft may run past a step's end (arXiv 2509.00195
-    §4.1).
-    """
+    """Seed of child `index` of a node at `depth`. Child 0 keeps its parent's seed. Noise is keyed
+    by (seed, absolute position), so child 0 continues exactly as the parent would have: a draft may
+    run past a step's end (arXiv 2509.00195 §4.1)."""
     return parent_seed if index == 0 else mix64(parent_seed, depth, index)
 
 
@@ -69,7 +66,9 @@ class Node:
     id: NodeId
     parent: NodeId | None
     depth: int
+    """Steps from the root, which has depth 0."""
     index: int
+    """Its position among the children of its parent."""
     seed: int
     status: NodeStatus
     segment: Segment | None = None
@@ -85,8 +84,8 @@ class Node:
 
 
 class Vector(Generic[T]):
-    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change, so one
-    change of 20,000 items copies 128 + 160 references."""
+    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change: to
+    change one of 20,000 items copies 128 references of its chunk and 157 of all chunks."""
 
     __slots__ = ("_chunks", "_size")
 
@@ -115,7 +114,7 @@ class Vector(Generic[T]):
             yield from chunk
 
     def list_changed(self, before: Vector[T]) -> Iterator[T]:
-        """The items that are not those of an earlier version, skipping shared chunks."""
+        """Yield the items that differ from an earlier version, by identity. Skips shared chunks."""
         for number, chunk in enumerate(self._chunks):
             known = before._chunks[number] if number < len(before._chunks) else ()
             if chunk is not known:
@@ -124,7 +123,8 @@ class Vector(Generic[T]):
                         yield item
 
     def update(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
-        """Return a copy with items set. The index `len` appends. Raises IndexError."""
+        """Return a copy with items set, in the order of `changes`. An index equal to the length
+        appends. Raises IndexError for one beyond it."""
         changed: dict[int, list[T]] = {}
         size = self._size
         for index, item in changes:
@@ -144,7 +144,8 @@ class Vector(Generic[T]):
 
 
 class Nodes(Mapping[NodeId, Node]):
-    """Immutable map of nodes by dense id. It also indexes children and counts generated tokens."""
+    """Immutable map of nodes by id. The ids have no gaps. It also indexes children and counts
+    generated tokens."""
 
     __slots__ = ("_children", "_nodes", "tokens")
 
@@ -167,7 +168,7 @@ class Nodes(Mapping[NodeId, Node]):
         return map(NodeId, range(len(self._nodes)))
 
     def children(self, node: NodeId) -> tuple[NodeId, ...]:
-        self[node]
+        self[node]  # raises KeyError for an unknown node
         return self._children[node]
 
     def list_changed(self, before: Nodes) -> Iterator[Node]:
@@ -216,6 +217,7 @@ class Tree:
         return self.nodes[node]
 
     def expand(self, parent: NodeId, count: int) -> tuple[Tree, tuple[Node, ...]]:
+        """Add `count` children to a node. The second value holds them."""
         above = self.nodes[parent]
         first, offset = len(self.nodes), len(self.nodes.children(parent))
         made = tuple(
@@ -288,6 +290,7 @@ class Tree:
 
     @property
     def committed_tokens(self) -> int:
+        """Generated tokens of all nodes. Cancelled nodes have none."""
         return self.nodes.tokens
 
     # ------------------------------------------------------------ inner

@@ -1,4 +1,4 @@
-"""Votes, and what all searches share: each of them votes among its finished paths.
+"""Votes, and what all searches share. Each search ends with a vote among its finished paths.
 
 proceed --the policy is due--> CHECK --clustered, continue--> resume
 vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
@@ -36,7 +36,8 @@ NOTHING = Granularity(max_tokens=0)
 BUDGET = "budget"
 """The `cut_by` of a search that its token budget ended."""
 MAX_PENDING = 256
-"""Most checkpoints that a run without a policy remembers."""
+"""Most checkpoints that a run without a policy remembers. Taking them all at the end costs time in
+proportion to their square, and calibration tries no more than a dozen values of `Rule.detect`."""
 
 # ---------------------------------------------------------------- votes
 
@@ -44,12 +45,10 @@ MAX_PENDING = 256
 def count_votes(
     ballots: Iterable[tuple[str | None, float]], by: str = "weighted"
 ) -> tuple[Vote, ...]:
-    """Count answers, the winner first. Paths without an answer have no vote.
-
-    ballots: (num_paths, 2), each path's cluster and score, in a fixed order. by: `weighted` (sum of
-    scores, ties by count) or `majority` (count, ties by sum of scores); then the earlier ballot.
-    Ref: weighted majority vote, arXiv 2408.03314 §5.1.
-    """
+    """Count answers, the winner first. Paths without an answer have no vote. ballots: (num_paths,)
+    pairs of a path's cluster and score, in a fixed order. by: `weighted` (sum of scores, ties by
+    count) or `majority` (count, ties by sum of scores). If both are equal, the earlier ballot wins.
+    Ref: weighted majority vote, arXiv 2408.03314 §5.1."""
     scores: dict[str, list[float]] = {}
     for answer, score in ballots:
         if answer is not None:
@@ -61,12 +60,10 @@ def count_votes(
 
 
 def choose_answer(tree: Tree, nodes: Sequence[NodeId], *, how: str, by: str) -> Finish:
-    """Choose one answer among `nodes`, whose answers in the tree represent their clusters.
-
-    nodes: at least one, in the order that breaks ties; how: the aggregate. by: as `count_votes`, or
-    `best`, the cluster of the best path that has an answer. The path shown is the best of its
-    cluster.
-    """
+    """Choose one answer among `nodes`, whose answers in the tree represent their clusters. nodes:
+    at least one, in the order that breaks ties. how: the aggregate. by: as in `count_votes`, or
+    `best`, which chooses the answer of the best path that has one. The choice is the best path with
+    the answer, or the best path of all if none has an answer."""
     scores = {node: aggregate(tree.path_scores(node), how) for node in nodes}
     ranked = sorted(nodes, key=lambda node: -scores[node])
     votes = count_votes(((tree[node].answer, scores[node]) for node in nodes), by=by)
@@ -90,13 +87,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """How far a search had come at a checkpoint."""
+    """How far a search had come at a checkpoint. See `Checkpoint` for `progress` and `tokens`."""
 
     progress: int
     complete: int
-    """Finished paths."""
+    """Number of finished paths."""
     measured: int
-    """Paths over which certainty is measured."""
+    """Number of paths over which certainty is measured."""
     tokens: int
 
 
@@ -106,18 +103,21 @@ class SearchState:
     limits: Limits
     phase: Phase = Phase.GENERATE
     complete: tuple[NodeId, ...] = ()
-    """Nodes that ended a path, in the order the search took them. In the vote, those that have a
-    ballot."""
+    """Nodes that ended a path, in the order in which the search took them. In the vote, the nodes
+    that take part."""
     clustered: tuple[NodeId, ...] = ()
     """The value of `complete` for which answers were last grouped."""
     ask_at: int = 0
     """Progress at which the policy is asked next."""
     history: History = ()
+    """The checkpoints so far."""
     pending_checkpoints: tuple[Moment, ...] = ()
-    """Where a policy would have been asked in a run that has none. These checkpoints are taken at
-    the end, so answers are grouped only once; calibration replays policies on them."""
+    """Where a policy could have been asked in a run that has none. These checkpoints are taken at
+    the end, so that answers are grouped only once. Calibration replays policies on them."""
     cut_by: str | None = None
+    """See `Finish.cut_by`."""
     is_unboxed: bool = False
+    """See `Clustered.is_unboxed`."""
 
     @property
     def tokens(self) -> int:
@@ -150,11 +150,10 @@ class Search(ABC, Generic[S]):
     generated. Ref: arXiv 2509.00195 §3.1 (the common pattern)."""
 
     scores_levels: ClassVar[bool] = True
-    """Whether every level is scored once all of it is generated."""
-
+    """Whether paths are scored."""
     n: int
     aggregate: str = "last"
-    """How step scores become a path's: last, min, prod or mean."""
+    """How step scores become a path's score: last, min, prod or mean."""
     selection: str = "weighted"
     """weighted, majority or best: see `choose_answer`."""
     policy: Policy | None = None
@@ -173,15 +172,15 @@ class Search(ABC, Generic[S]):
 
     @property
     def max_steps(self) -> int:
-        """Depth of the last step, which runs to the path's end. 1: each step is a whole answer."""
+        """Depth of the last step, which runs to the path's end. With 1 a step is a whole answer."""
         return 1
 
-    def step_tokens(self, depth: int) -> int:
-        """Limit of a step that follows a node of this depth. The last step has no such limit."""
+    def limit_step(self, depth: int) -> int:
+        """Most tokens of a step that follows a node of this depth, unless it is the last step."""
         return 0
 
-    def max_children(self, state: S) -> int:
-        """Children that a kept node can expect. Nothing follows a whole answer."""
+    def limit_children(self, state: S) -> int:
+        """The most children that a kept node can get. A whole answer gets none."""
         return 0
 
     @abstractmethod
@@ -194,7 +193,7 @@ class Search(ABC, Generic[S]):
 
     @abstractmethod
     def stop(self, state: S) -> Move[S]:
-        """End a search that is not yet voting with what it has."""
+        """End a search that is not yet voting, with the paths that it has."""
 
     def resume(self, state: S) -> Move[S]:
         """Go on, after the policy was asked if it was due."""
@@ -207,14 +206,14 @@ class Search(ABC, Generic[S]):
     def awaits_scores(self, state: S, node: NodeId) -> bool:
         return state.phase is Phase.SCORE
 
-    def granularity(self, state: S, node: NodeId) -> Granularity:
-        """How far the children of `node` go: one step, and the last one to the path's end."""
+    def choose_granularity(self, state: S, node: NodeId) -> Granularity:
+        """How far the children of `node` go: one step, or to the path's end if it is the last."""
         depth, room = state.tree[node].depth, state.remaining_tokens(node)
         if depth >= self.max_steps or room == 0:
             return NOTHING
         if depth == self.max_steps - 1:
             return Granularity(max_tokens=room, to_end=True)
-        return Granularity(max_tokens=min(self.step_tokens(depth), room))
+        return Granularity(max_tokens=min(self.limit_step(depth), room))
 
     def ends_path(self, state: S, node: NodeId) -> bool:
         """Whether the model ended the path, the step is the last one, or no token fits."""
@@ -224,40 +223,38 @@ class Search(ABC, Generic[S]):
 
     def grow(self, state: S, parent: NodeId, count: int) -> tuple[S, tuple[NodeId, ...], Expand]:
         """Add children to a node. Returns their ids and the command that generates them."""
-        bound = self.granularity(state, parent)
+        bound = self.choose_granularity(state, parent)
         tree, nodes = state.tree.expand(parent, count)
         children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
         command = Expand(parent=parent, children=children, granularity=bound)
         return replace(state, tree=tree), tuple(n.id for n in nodes), command
 
-    def progress(self, state: S) -> int:
+    def count_progress(self, state: S) -> int:
         return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
 
-    def measured_paths(self, state: S) -> Sequence[NodeId]:
-        """The paths over which certainty is measured. Their answers are known."""
+    def list_measured(self, state: S) -> Sequence[NodeId]:
+        """The paths over which certainty is measured, all of them with grouped answers."""
         return state.complete
 
-    def reward(self, rewards: Iterable[float]) -> float | None:
-        """Certainty by the scores of the measured paths: their maximum, but the mean in MCTS.
-
-        A score is on the scale of one step's score, which the thresholds of the paper have.
-        Ref: arXiv 2412.20993 §3.1, App. B.1, which does not cover beam search and best-of-n.
-        """
+    def combine_rewards(self, rewards: Iterable[float]) -> float | None:
+        """Certainty by the scores of the measured paths: their maximum, but the mean in MCTS. A
+        score is on the scale of one step's score, which the thresholds of the paper have. Ref:
+        arXiv 2412.20993 §3.1, App. B.1, which does not cover beam search and best-of-n."""
         return max(rewards, default=None)
 
-    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+    def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         """Certainty over finished paths whose answers are grouped, by measure."""
         values = {ENTROPY: measure_certainty(tree[n].answer for n in paths)}
         if self.scores_levels:
             scores = (tree.path_scores(n) for n in paths)
-            values[REWARD] = self.reward(score_per_step(s, self.aggregate) for s in scores)
+            values[REWARD] = self.combine_rewards(score_per_step(s, self.aggregate) for s in scores)
         return {name: value for name, value in values.items() if value is not None}
 
     # ------------------------------------------------------------ ask and tell
 
     def tell(self, state: S, result: Result) -> Move[S]:
-        """Add one result. One that is repeated, or that no command asked for, changes nothing.
-        Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
+        """Add one result. A repeated one, or one that no command asked for, changes nothing. Raises
+        ValueError, without a change, for scores that don't fit the node's steps."""
         match result:
             case Generated(node=node, segment=segment):
                 at = state.tree.nodes.get(node)
@@ -290,23 +287,21 @@ class Search(ABC, Generic[S]):
             return state, (Cluster(nodes=state.complete),)
         return self.stop(state)
 
-    def lookahead(self, state: S, node: NodeId) -> Lookahead:
-        """Predict what follows if `node` is kept. Raises KeyError for an unknown node.
-
-        While it generates, its own tokens are not yet subtracted. The seeds are those of an even
-        share: a kept node gets a prefix of them, or more when duplicates leave fewer paths than the
-        search wants to keep.
-        """
+    def look_ahead(self, state: S, node: NodeId) -> Lookahead:
+        """Predict what follows if `node` is kept. Raises KeyError for an unknown node. While the
+        node generates, its own tokens are not yet subtracted from what its children may have. A
+        kept node gets a prefix of the seeds, or more children when duplicates leave fewer paths
+        than the search wants to keep."""
         at = state.tree[node]
         if children := state.tree.list_kept(node):
             seeds = tuple(child.seed for child in children)
         elif self._may_continue(state, at):
             first = len(state.tree.children(node))
-            indices = range(first, first + self.max_children(state))
+            indices = range(first, first + self.limit_children(state))
             seeds = tuple(child_seed(at.seed, at.depth, i) for i in indices)
         else:
             return Lookahead(granularity=NOTHING, seeds=())
-        return Lookahead(granularity=self.granularity(state, node), seeds=seeds)
+        return Lookahead(granularity=self.choose_granularity(state, node), seeds=seeds)
 
     def _may_continue(self, state: S, node: Node) -> bool:
         budget = state.limits.token_budget
@@ -314,7 +309,7 @@ class Search(ABC, Generic[S]):
         if over or state.phase in (Phase.CLUSTER, Phase.DONE):
             return False
         if node.status is NodeStatus.GENERATING:
-            return self.granularity(state, node.id) != NOTHING
+            return self.choose_granularity(state, node.id) != NOTHING
         return node.status is NodeStatus.GENERATED and not self.ends_path(state, node.id)
 
     # ------------------------------------------------------------ checkpoints
@@ -324,11 +319,11 @@ class Search(ABC, Generic[S]):
         return max(1, self.n if self.policy is None else self.policy.allot((), self.n).more)
 
     def is_policy_due(self, state: S) -> bool:
-        due = self.policy is not None and self.progress(state) >= state.ask_at
+        due = self.policy is not None and self.count_progress(state) >= state.ask_at
         return due and bool(state.complete)
 
     def check(self, state: S) -> Move[S]:
-        """Ask the policy, which is due, as soon as answers are grouped."""
+        """Group the answers, and then ask the policy, which is due."""
         return self._use_clusters(replace(state, phase=Phase.CHECK))
 
     def remember_checkpoint(self, state: S) -> S:
@@ -340,7 +335,7 @@ class Search(ABC, Generic[S]):
         return replace(state, pending_checkpoints=pending)
 
     def consult(self, state: S) -> tuple[S, bool]:
-        """Take a checkpoint and ask the policy. The second value: whether the search continues."""
+        """Take a checkpoint and ask the policy. The second value says whether to continue."""
         assert self.policy is not None, "without a policy nothing is checked"
         state = self.take_checkpoints(state)
         allotment = self.policy.allot(state.history, self.n)
@@ -350,16 +345,16 @@ class Search(ABC, Generic[S]):
 
     def _note_moment(self, state: S) -> Moment:
         return Moment(
-            progress=self.progress(state),
+            progress=self.count_progress(state),
             complete=len(state.complete),
-            measured=len(self.measured_paths(state)),
+            measured=len(self.list_measured(state)),
             tokens=state.tokens,
         )
 
     def take_checkpoints(self, state: S) -> S:
-        """Take a checkpoint now, after those that were only remembered, the first at each progress.
-        These equal what a policy would have seen: grouping is by order, so the groups of the first
-        paths do not depend on the later ones."""
+        """Take the remembered checkpoints, the first at each progress, and one now. They equal what
+        a policy would have seen: answers are grouped in order, so that the groups of the first
+        paths do not depend on later ones."""
         taken: list[Checkpoint] = []
         for moment in state.pending_checkpoints:
             if not taken or moment.progress > taken[-1].progress:
@@ -368,16 +363,17 @@ class Search(ABC, Generic[S]):
         return replace(state, history=(*state.history, *taken), pending_checkpoints=())
 
     def _measure(self, state: S, moment: Moment) -> Checkpoint:
-        """Answers without a box count for nothing here: a later path may have a box."""
+        """Measure the certainty at a moment. Answers without a box do not count, since a later path
+        may have a box."""
         tree, complete = state.tree, state.complete[: moment.complete]
         if state.is_unboxed:
             tree = tree.set_answers(dict.fromkeys(complete))
-        paths = self.measured_paths(state)[: moment.measured]
+        paths = self.list_measured(state)[: moment.measured]
         return Checkpoint(
             progress=moment.progress,
             tokens=moment.tokens,
             answers=sum(tree[n].answer is not None for n in paths),
-            measures=self.measures(tree, paths),
+            measures=self.measure(tree, paths),
             answer=choose_answer(tree, complete, how=self.aggregate, by=self.selection).answer,
         )
 
@@ -386,8 +382,8 @@ class Search(ABC, Generic[S]):
     def settle(
         self, state: S, nodes: Sequence[NodeId], family: Callable[[NodeId], int] = lambda node: 0
     ) -> tuple[S, list[NodeId]]:
-        """Mark generated nodes, given with ascending ids: COMPLETE where the path ends, else ACTIVE
-        for the first of each text within a family and DUPLICATE for the others. The second value:
+        """Mark generated nodes: COMPLETE where the path ends, else ACTIVE for the first with each
+        text in a family and DUPLICATE for the others. nodes: ascending ids. The second value holds
         the active nodes."""
         ended = [node for node in nodes if self.ends_path(state, node)]
         unfinished = sorted(set(nodes).difference(ended))
@@ -402,8 +398,8 @@ class Search(ABC, Generic[S]):
         return replace(state, tree=tree, complete=(*state.complete, *ended)), list(first.values())
 
     def settle_open(self, state: S, nodes: Iterable[NodeId]) -> S:
-        """The search stops: mark generating nodes as CANCELLED, and generated ones as COMPLETE
-        where their path ends, else as ACTIVE."""
+        """Mark open nodes when the search stops: generating ones as CANCELLED, and generated ones
+        as COMPLETE where their path ends, else as ACTIVE."""
         changes: dict[NodeId, NodeStatus] = {}
         for node in nodes:
             status = state.tree[node].status
@@ -425,18 +421,16 @@ class Search(ABC, Generic[S]):
         return self._use_clusters(replace(state, phase=Phase.CLUSTER, complete=nodes))
 
     def _choose_unfinished(self, state: S) -> tuple[NodeId, ...]:
-        """The best-scored path that has not ended, as one node; empty if there is none.
-
-        It is one of the unfinished nodes, or a parent none of whose children among them has a
-        segment. Ties go to the longer path, then to the lower id.
-        """
+        """(node,) of the path with the best score that has not ended, or () without such a path. It
+        is one of the unfinished nodes, or a parent if none of its unfinished children has a
+        segment. Ties go to the deeper node, then to the lower id."""
         tree, nodes = state.tree, self.list_unfinished(state)
         generated = [n for n in nodes if tree[n].segment is not None]
         dropped = {NodeStatus.PRUNED, NodeStatus.DUPLICATE}
         live = {n for n in generated if tree[n].status not in dropped}
         parents = {p for n in nodes if (p := tree[n].parent) is not None and p != ROOT}
         live |= parents - {p for n in generated if (p := tree[n].parent) is not None}
-        key = {n: (-self.path_score(state, n), -tree[n].depth, n) for n in live}
+        key = {n: (-self.score_path(state, n), -tree[n].depth, n) for n in live}
         return (min(live, key=key.__getitem__),) if live else ()
 
     def _receive_clusters(self, state: S, result: Clustered) -> Move[S]:
@@ -464,5 +458,5 @@ class Search(ABC, Generic[S]):
         unboxed = state.is_unboxed and finish.answer is not None
         return replace(finish, cut_by=state.cut_by, unboxed=unboxed)
 
-    def path_score(self, state: S, node: NodeId) -> float:
+    def score_path(self, state: S, node: NodeId) -> float:
         return aggregate(state.tree.path_scores(node), self.aggregate)

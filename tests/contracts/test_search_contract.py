@@ -254,9 +254,9 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
         ) -> None:
             for node in state.tree.nodes.values():
                 if node.status is NodeStatus.GENERATING:
-                    early.setdefault(node.id, search.lookahead(state, node.id))
+                    early.setdefault(node.id, search.look_ahead(state, node.id))
                 elif node.status is NodeStatus.GENERATED:
-                    late[node.id] = search.lookahead(state, node.id)
+                    late[node.id] = search.look_ahead(state, node.id)
 
         run = drive(search, world=world, watch=watch)
         expands = [c for c in run.commands if isinstance(c, Expand)]
@@ -274,14 +274,14 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
                 assert early[node].seeds[:both] == seeds[:both]
                 assert early[node].granularity.max_tokens >= then.granularity.max_tokens
                 assert early[node].granularity.to_end == then.granularity.to_end
-        first = search.lookahead(run.states[0], ROOT)
+        first = search.look_ahead(run.states[0], ROOT)
         assert first.granularity == expanded[ROOT].granularity
         seeds = tuple(c.seed for e in expands if e.parent == ROOT for c in e.children)
         both = min(len(seeds), len(first.seeds))
         assert both >= len(expanded[ROOT].children)
         assert first.seeds[:both] == seeds[:both]
         with pytest.raises(KeyError):
-            search.lookahead(run.states[-1], NodeId(10_000))
+            search.look_ahead(run.states[-1], NodeId(10_000))
 
 
 @with_counted

@@ -186,9 +186,9 @@ def test_pareto_keeps_what_nothing_beats() -> None:
 
 
 def test_the_fewest_problems_that_show_a_loss() -> None:
-    assert [calibration.min_problems(loss) for loss in (0.01, 0.05, 0.5)] == [299, 59, 5]
+    assert [calibration.count_needed_problems(loss) for loss in (0.01, 0.05, 0.5)] == [299, 59, 5]
     for loss in (0.005, 0.01, 0.05, 0.2):
-        n = calibration.min_problems(loss)
+        n = calibration.count_needed_problems(loss)
         assert bound_loss(0, 0, n) <= loss < bound_loss(0, 0, n - 1)
 
 

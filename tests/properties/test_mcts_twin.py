@@ -13,7 +13,7 @@ from flashedge.certainty.policies import Policy, Rule
 from flashedge.search.aggregates import AGGREGATES
 from flashedge.search.level import LevelState, Move, Shares, Stepwise
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct
+from flashedge.search.strategies.mcts import Mcts, compute_priors, compute_puct
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET
 from flashedge.types import Limits, NodeId, Problem
@@ -39,10 +39,10 @@ class NaiveMcts(Stepwise):
         state = NaiveState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
         return self.expand(state, ((ROOT, self.branching),))
 
-    def max_children(self, state: Any) -> int:
+    def limit_children(self, state: Any) -> int:
         return self.branching
 
-    def family(self, state: Any, node: NodeId) -> int:
+    def find_family(self, state: Any, node: NodeId) -> int:
         return state.tree[node].parent
 
     def keep(self, state: Any, paths: Sequence[NodeId], width: int) -> Shares:
@@ -52,7 +52,7 @@ class NaiveMcts(Stepwise):
         state, unique = self.settle_level(state)
         best = min(
             (n for n in state.level if state.tree[n].status is not NodeStatus.DUPLICATE),
-            key=lambda node: (-self.path_score(state, node), node),
+            key=lambda node: (-self.score_path(state, node), node),
         )
         ended = state.tree[best].status is NodeStatus.COMPLETE
         if ended:
@@ -87,13 +87,13 @@ class NaiveMcts(Stepwise):
         tree = tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED))
         return self.vote(replace(state, tree=tree))
 
-    def progress(self, state: Any) -> int:
+    def count_progress(self, state: Any) -> int:
         return len(state.rollouts)
 
-    def measured_paths(self, state: Any) -> Sequence[NodeId]:
+    def list_measured(self, state: Any) -> Sequence[NodeId]:
         return state.rollouts or state.complete
 
-    def reward(self, rewards: Iterable[float]) -> float | None:
+    def combine_rewards(self, rewards: Iterable[float]) -> float | None:
         values = list(rewards)
         return math.fsum(values) / len(values) if values else None
 
@@ -103,7 +103,7 @@ class NaiveMcts(Stepwise):
         for end in state.rollouts:
             for at in tree.path(end):
                 visits[at.id] += 1
-                values[at.id] = values.get(at.id, 0.0) + self.path_score(state, end)
+                values[at.id] = values.get(at.id, 0.0) + self.score_path(state, end)
         node = ROOT
         if closed[ROOT]:
             return None
@@ -111,12 +111,12 @@ class NaiveMcts(Stepwise):
             unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
             priors: Sequence[float] = (1 / len(unique),) * len(unique)
             if self.prior == "logprob":
-                priors = logprob_priors([c.segment for c in unique if c.segment is not None])
+                priors = compute_priors([c.segment for c in unique if c.segment is not None])
             ranked: list[tuple[float, NodeId]] = []
             for child, prior in zip(unique, priors, strict=True):
                 n = visits[child.id]
-                q = values[child.id] / n if n else self.path_score(state, child.id)
-                rank = puct(q, prior, visits=n, parent_visits=visits[node], c=self.c)
+                q = values[child.id] / n if n else self.score_path(state, child.id)
+                rank = compute_puct(q, prior, visits=n, parent_visits=visits[node], c=self.c)
                 if not closed[child.id]:
                     ranked.append((-rank, child.id))
             node = min(ranked)[1]

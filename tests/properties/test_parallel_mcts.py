@@ -103,7 +103,7 @@ class Schedule:
         values: dict[NodeId, float] = defaultdict(float)
         for end in state.rollouts:
             for node in list_path(tree, end):
-                values[node] += self.search.path_score(state, end)
+                values[node] += self.search.score_path(state, end)
         flying = Counter(node for f in flights for node in list_path(tree, f.node))
         assert len(kept) == len(tree.nodes)
         closed = count_closed(state) if not self.search.exits.cut_rollouts else None

@@ -153,7 +153,7 @@ def test_the_width_is_met_exactly(
         assert width == search.n - sum(done[d] for d in range(depth + 1))
     grown = [(run.tree[c.parent], len(c.children)) for c in expands if c.parent != ROOT]
     for (one, more), (other, fewer) in permutations(grown, 2):  # a better path gets no fewer
-        mine, its = (search.path_score(run.states[-1], node.id) for node in (one, other))
+        mine, its = (search.score_path(run.states[-1], node.id) for node in (one, other))
         assert one.depth != other.depth or mine <= its or more >= fewer
 
 
@@ -163,11 +163,11 @@ def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
     run = drive(search, world=world, order=order)
     state = run.states[-1]
     complete = [n.id for n in run.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
-    done = Counter(search.family(state, node) for node in complete)
+    done = Counter(search.find_family(state, node) for node in complete)
     full, rest = divmod(search.n, search.branching)
     assert [done[t] for t in sorted(done)] == [search.branching] * full + [rest] * (rest > 0)
     parents = [c.parent for c in run.commands if isinstance(c, Expand) and c.parent != ROOT]
-    levels = {(search.family(state, node), run.tree[node].depth) for node in parents}
+    levels = {(search.find_family(state, node), run.tree[node].depth) for node in parents}
     assert len(levels) == len(parents)  # one path of each goes on
 
 
@@ -259,7 +259,7 @@ def test_certainindex_is_in_the_unit_interval(answers: list[str | None]) -> None
     assert 0 <= found <= 1
     assert (found == 1) == (len(set(answers)) == 1)
     assert measures.measure_certainty(reversed(answers)) == found
-    assert 0 <= measures.consistency(answers, len(answers)) <= 1
+    assert 0 <= measures.measure_consistency(answers, len(answers)) <= 1
 
 
 @given(
@@ -281,9 +281,9 @@ def test_apportion_is_exact_and_fair(weights: list[float], total: int, least: in
 
 @given(st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(1, 20))
 def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) -> None:
-    k = measures.min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
-    assert measures.failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
-    assert k == 2 or measures.failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
+    k = measures.count_needed_probes(epsilon=epsilon, delta=delta, num_groups=groups)
+    assert measures.bound_failure(k, epsilon=epsilon, num_groups=groups) <= delta
+    assert k == 2 or measures.bound_failure(k - 1, epsilon=epsilon, num_groups=groups) > delta
 
 
 @given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))

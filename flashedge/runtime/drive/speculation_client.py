@@ -107,7 +107,7 @@ class SpeculationClient:
         self._level += 1
         children = [(e.parent, child) for e in expansions for child in e.children]
         self._levels[self._level] = tuple(child.node for _, child in children)
-        after = {child.node: self._search.lookahead(state, child.node) for _, child in children}
+        after = {child.node: self._search.look_ahead(state, child.node) for _, child in children}
         widest = max(len(found.seeds) for found in after.values())
         last_scores = [(state.tree.path_scores(parent) or (None,))[-1] for parent, _ in children]
         most = limit_drafts(last_scores, widest)
@@ -147,7 +147,7 @@ class SpeculationClient:
         """The complete draft of the node's first child that has one. None if none has."""
         if not self._drafts:
             return None
-        after = self._search.lookahead(state, node)
+        after = self._search.look_ahead(state, node)
         for seed in after.seeds:
             if (drawn := self._drafts.get(seed)) is not None:
                 limit, texts = after.granularity, self._texts

@@ -86,7 +86,7 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
         run=run,
         problem=request.problem.text,
         settings=collect_settings(request),
-        cap=search.cap(request.limits) if isinstance(search, ProbedCot) else search.n,
+        cap=search.find_cap(request.limits) if isinstance(search, ProbedCot) else search.n,
         checkpoints=checkpoints,
         probe_tokens=tuple(accumulate(e.tokens for e in events if isinstance(e, Probed))),
         answer=answer,

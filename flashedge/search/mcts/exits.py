@@ -1,11 +1,13 @@
-"""When MCTS ends before its n rollouts, besides the policy. Each exit has its own switch.
+"""The exits that end MCTS before its n rollouts, apart from the policy. Each has its own switch.
 
-Positive: a path that ended is good enough. Negative: every leaf is futile. A path's reward is the
-product, or the minimum, of its step scores, so a leaf's reward bounds everything below it. Cut
-rollouts: a rollout is cancelled as soon as its path is futile, and none starts at a futile leaf. It
-counts among n, but leaves no visit; the search ends once all leaves are futile.
+- positive: a path that ended is good enough
+- negative: every leaf is futile. A path's reward is the product or the minimum of its step scores,
+  so a leaf's reward bounds everything below it
+- cut rollouts: a rollout is cancelled as soon as its path is futile, and none starts at a futile
+  leaf. A cut rollout counts among n, but leaves no visit. The search ends once all leaves are
+  futile.
 
-Departure: there is no exit before a path has ended, so that there is an answer; the selective exit
+Departures: no search exits before a path has ended, so that there is an answer. The selective exit
 of §4.3 lost right answers on held-out problems and is left out (docs/results/mcts.md). Ref: arXiv
 2604.00510 §3.1, §3.4, §4.1.
 """
@@ -24,12 +26,9 @@ BOUNDING = ("prod", "min")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exits:
-    """The switches and thresholds.
-
-    The defaults were chosen on 200 calibration problems of the bundled pair
-    (`scripts/bench/mcts/choose_thresholds.py`): `accept` loses at most half a point of the right
-    answers, `futile` loses none. Choose again for another verifier.
-    """
+    """The switches and thresholds. The defaults were chosen on 200 calibration problems of the
+    bundled pair (`scripts/bench/mcts/choose_thresholds.py`): `accept` loses at most half a point of
+    the right answers, `futile` loses none. Choose again for another verifier."""
 
     positive_exit: bool = False
     accept: float = 0.83
@@ -37,7 +36,7 @@ class Exits:
     negative_exit: bool = False
     cut_rollouts: bool = False
     futile: float = 0.1
-    """τ: a leaf with less is futile."""
+    """τ: a leaf whose reward is less than this is futile."""
 
     def check(self, aggregate: str) -> None:
         """Raises RequestError for an exit under an aggregate whose leaves bound nothing."""
@@ -61,6 +60,7 @@ class Exits:
         return replace(state, num_viable=state.num_viable + new - old)
 
     def find_reason(self, state: MctsState) -> str | None:
+        """Why the search ends now: REWARD or FUTILITY. None if it goes on."""
         if not state.complete:
             return None
         if self.positive_exit and state.best_reward >= self.accept:
@@ -68,9 +68,11 @@ class Exits:
         return FUTILITY if self.negative_exit and not state.num_viable else None
 
     def is_cut(self, state: MctsState, node: NodeId) -> bool:
+        """Whether a rollout that would start at this leaf is cut."""
         return self._cuts(state) and state.statistics[node].reward < self.futile
 
     def list_cut(self, state: MctsState) -> tuple[Flight, ...]:
+        """The rollouts in flight to cancel."""
         cuts = self._cuts(state)
         return tuple(flight for flight in state.flights if cuts and flight.reward < self.futile)
 

@@ -1,6 +1,6 @@
-"""The state of MCTS: the rollouts in flight, and what is known of the nodes of its tree.
+"""The state of MCTS: the rollouts in flight, and statistics of the nodes of its tree.
 
-Results are noted here as they arrive; `strategies.mcts` decides what follows from them.
+Results are noted here as they arrive. `strategies.mcts` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How many rollouts may be in flight from now on, told like a result. A search that has more
-    cancels those of least reward."""
+    """How many rollouts a search may have in flight from now on. It is told like a result. A search
+    with more rollouts cancels those of least reward."""
 
     rollouts: int
     """At least 1."""
     of: int = 0
-    """Rollouts that all runs may have together, for display. 0: not known."""
+    """Rollouts that all runs may have together, for display. 0 if not known."""
 
 
 class Stage(StrEnum):
@@ -42,9 +42,10 @@ class Flight:
     number: int
     """Rollouts are numbered from 0 in the order of their launch."""
     node: NodeId
-    """Where its path ends so far: the node that it expands, or waits at."""
+    """The end of its path so far: the node that it expands, or at which it waits."""
     stage: Stage
     reward: float
+    """Reward of that node when the rollout came to it."""
 
 
 # ---------------------------------------------------------------- statistics of nodes
@@ -61,9 +62,9 @@ class NodeStatistics:
     value: float = 0.0
     """Sum of the rewards of those rollouts."""
     in_flight: int = 0
-    """O: rollouts in flight whose path holds the node."""
+    """O: rollouts in flight whose path contains the node."""
     is_closed: bool = False
-    """Whether no rollout can reach a leaf through the node any more."""
+    """Whether no rollout can reach an open leaf through the node any more."""
 
     @property
     def expected_visits(self) -> int:
@@ -72,7 +73,7 @@ class NodeStatistics:
 
     @property
     def mean(self) -> float:
-        """Q: the mean reward of the rollouts through the node, its own before there is one."""
+        """Q: the mean reward of ended rollouts through the node. Before there is one, its own."""
         return self.value / self.visits if self.visits else self.reward
 
 
@@ -80,13 +81,14 @@ Statistics = Vector[NodeStatistics]
 
 
 def enter(known: Statistics, path: Iterable[NodeId], count: int = 1) -> Statistics:
-    """A rollout in flight enters these nodes, or leaves them (count -1)."""
+    """Count a rollout in flight at the nodes of its path. With a count of -1 it is removed."""
     return known.update(
         (node, replace(known[node], in_flight=known[node].in_flight + count)) for node in path
     )
 
 
 def visit(known: Statistics, path: Iterable[NodeId], reward: float) -> Statistics:
+    """Count an ended rollout at the nodes of its path."""
     return known.update(
         (node, replace(at, visits=at.visits + 1, value=at.value + reward))
         for node in path
@@ -114,9 +116,9 @@ class MctsState(SearchState):
     changes: tuple[tuple[int, int], ...] = ()
     """(turn, allowance) of each `Allowance` so far. See `Mcts.script`."""
     taken_tokens: int = 0
-    """Tokens of those expansions. What arrived ahead of its turn does not count yet."""
+    """Tokens of the expansions that were taken. Results that wait for their turn do not count."""
     frontier: tuple[NodeId, ...] = ()
-    """Nodes of the last expansion taken; at the end also those that were in flight."""
+    """Nodes of the expansion that was taken last. At the end also those that were in flight."""
     num_waits: int = 0
     """How often a rollout reached a node that another one was expanding."""
     num_cancelled: int = 0
@@ -124,11 +126,13 @@ class MctsState(SearchState):
     num_futile: int = 0
     """Rollouts that were cut. They count among n, but leave no visit."""
     num_viable: int = 1
-    """Leaves that are not futile, if the search has a negative exit."""
+    """Leaves that are not futile. Counted only if the search has a negative exit."""
     best_reward: float = 0.0
     """Largest reward of a path that ended."""
     has_cut_leaves: bool = False
+    """Whether a leaf was closed because it is futile."""
     gave_up: bool = False
+    """See `Finish.unlikely`."""
 
     @property
     def tokens(self) -> int:
@@ -161,7 +165,8 @@ class MctsState(SearchState):
         expanders = (flight for flight in flights if flight.stage is not Stage.WAITING)
         return tuple(sorted(n for flight in expanders for n in self.list_new_children(flight.node)))
 
-    def fly(self, flight: Flight) -> MctsState:
+    def add_flight(self, flight: Flight) -> MctsState:
+        """Put a rollout in flight at its node, whose reward becomes its own."""
         reward = self.statistics[flight.node].reward
         return replace(
             self,
@@ -169,7 +174,7 @@ class MctsState(SearchState):
             flights=(*self.flights, replace(flight, reward=reward)),
         )
 
-    def land(self, flight: Flight) -> MctsState:
+    def remove_flight(self, flight: Flight) -> MctsState:
         return replace(
             self,
             statistics=enter(self.statistics, list_path(self.tree, flight.node), -1),
@@ -181,6 +186,7 @@ Move = tuple[MctsState, tuple[Command, ...]]
 
 
 def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
+    """The nodes from the root to `node`, both included."""
     return (ROOT, *(at.id for at in tree.path(node)))
 
 
@@ -188,8 +194,8 @@ def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
 
 
 def note_result(state: MctsState, node: NodeId) -> Move:
-    """Note that a node is generated, or scored. Once its whole expansion is generated, have it
-    scored; once it is scored, its rollout is ready."""
+    """Note that a node is generated, or scored. Once its whole expansion is generated, the nodes
+    are sent to be scored; once all are scored, the rollout is ready."""
     flight = state.find_expander(node)
     nodes = state.list_new_children(flight.node)
     is_generating = flight.stage is Stage.GENERATING
@@ -206,18 +212,18 @@ def note_result(state: MctsState, node: NodeId) -> Move:
 
 
 def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
-    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they expand, with
-    what had arrived of them, so the tree does not depend on it."""
+    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they generate.
+    Results of these that had arrived are dropped, so that the tree does not depend on timing."""
     nodes = state.list_flying_nodes(flights)
     for flight in flights:
-        state = state.land(flight)
+        state = state.remove_flight(flight)
     state = replace(state, tree=state.tree.cancel(nodes))
     return state, (Cancel(nodes=nodes),) if nodes else ()
 
 
 def choose_least(flights: Iterable[Flight], count: int) -> tuple[Flight, ...]:
-    """The rollouts of least reward. Ties: one that waits, then the youngest. Ref: arXiv 2604.00510,
-    Algorithm 1, line 14."""
+    """Choose the `count` rollouts of least reward, or none below 1. In a tie one that waits comes
+    first, then the one launched last. Ref: arXiv 2604.00510, Algorithm 1, line 14."""
 
     def rank(flight: Flight) -> tuple[float, bool, int]:
         return flight.reward, flight.stage is not Stage.WAITING, -flight.number

@@ -14,9 +14,9 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearch(Stepwise):
-    """Keep the best width / branching paths, with equal shares of the width, until n paths are
-    complete. The first paths get what is left over. Ref: search-and-learn's `beam_search`; arXiv
-    2509.00195 §3.1."""
+    """Keep the best width / branching paths (rounded up), with equal shares of the width, until n
+    paths are complete. The best paths get the remainder. Ref: search-and-learn's `beam_search`;
+    arXiv 2509.00195 §3.1."""
 
     name: ClassVar[str] = "beam"
 
@@ -25,97 +25,93 @@ class BeamSearch(Stepwise):
         each, extra = divmod(width, len(kept))
         return tuple((node, each + (i < extra)) for i, node in enumerate(kept))
 
-    def max_children(self, state: LevelState) -> int:
+    def limit_children(self, state: LevelState) -> int:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-        return min(self.branching, Stepwise.max_children(self, state))
+        return min(self.branching, Stepwise.limit_children(self, state))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBranching(Stepwise):
-    """Keep as many paths as beam search. Each gets one child, and the rest of the width is split
-    in proportion to the scores.
-
-    Ref: arXiv 2509.00195 §3.1 and Fig. 11 ("each beam branches proportionally to its verifier
-    score"). Departure: shares are rounded so that the width is met exactly.
-    """
+    """Keep as many paths as beam search. Each gets one child, and the rest of the width is split in
+    proportion to the scores. Ref: arXiv 2509.00195 §3.1 and Fig. 11 ("each beam branches
+    proportionally to its verifier score"). Departure: shares are rounded so that the width is met
+    exactly."""
 
     name: ClassVar[str] = "dynamic_branching"
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         kept = paths[: -(-width // self.branching)]
-        weights = [max(0.0, self.path_score(state, node)) for node in kept]
+        weights = [max(0.0, self.score_path(state, node)) for node in kept]
         return tuple(zip(kept, apportion(weights, width, least=1), strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VaryingGranularity(BeamSearch):
     """Beam search with short steps first and long steps later: paths are pruned often at the start,
-    where most of them go wrong. `max_step_tokens` is not used.
-
-    Ref: arXiv 2509.00195 §3.1 and Fig. 11 (64 tokens for the first 3 steps, 2,048 thereafter).
-    """
+    where most of them go wrong. `max_step_tokens` is not used. Ref: arXiv 2509.00195 §3.1 and Fig.
+    11 (64 tokens for the first 3 steps, 2,048 thereafter)."""
 
     name: ClassVar[str] = "varying_granularity"
     short_steps: int = 3
     short_step_tokens: int = 64
     long_step_tokens: int = 2048
 
-    def step_tokens(self, depth: int) -> int:
+    def limit_step(self, depth: int) -> int:
         return self.short_step_tokens if depth < self.short_steps else self.long_step_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dvts(BeamSearch):
-    """n / branching subtrees of `branching` paths each (the last may have fewer).
+    """Search n / branching subtrees of `branching` paths each (the last may have fewer).
 
-    The root's children 0 … branching-1 start the first subtree, the next ones the second. Each
-    completes its own share of paths. Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1 (diverse
-    selection). Departures: after a path ends, its subtree continues with the remaining width; paths
-    of two subtrees are never duplicates.
+    The root's children 0 … branching-1 start the first subtree, the next ones the second, and so
+    on. Each subtree completes its own paths. Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1
+    (diverse selection). Departures: after a path ends, its subtree continues with the remaining
+    width; paths of two subtrees are never duplicates.
     """
 
     name: ClassVar[str] = "dvts"
 
-    def family(self, state: LevelState, node: NodeId) -> int:
+    def find_family(self, state: LevelState, node: NodeId) -> int:
         return state.tree.path(node)[0].index // self.branching
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        done = Counter(self.family(state, node) for node in state.complete)
+        done = Counter(self.find_family(state, node) for node in state.complete)
         best: dict[int, NodeId] = {}
         for node in paths:
-            best.setdefault(self.family(state, node), node)
+            best.setdefault(self.find_family(state, node), node)
         sizes = {t: min(self.branching, self.n - t * self.branching) for t in best}
         return tuple((best[t], sizes[t] - done[t]) for t in sorted(best))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebase(Stepwise):
-    """Split the width over all paths by the softmax of their rewards: each gets width * exp(r / T)
-    / sum of the same. A path without a child is pruned.
+    """Split the width over all paths by the softmax of their rewards: a path with reward r gets
+    width * exp(r / T) / sum of exp(r / T) over all paths. A path without a child is pruned.
 
     `branching` is not used. Ref: arXiv 2412.20993 App. A, Tables 1 and 3. Departures: shares are
     rounded by largest remainder, ties to the better path, so that they sum to the width; finished
-    paths free their width for the others.
+    paths are not counted in the width any more.
     """
 
     name: ClassVar[str] = "rebase"
     temperature: float = 0.2
     """T. 1 is the plain softmax of the paper; smaller values are greedier."""
     width: int = 0
-    """Paths per tree; 0 puts all n in one tree, whose answers arrive together, so that no early
-    exit saves anything."""
+    """Paths per tree. 0 puts all n in one tree. Its answers arrive together, so that an early exit
+    saves little."""
 
-    def initial_width(self, state: LevelState) -> int:
+    def choose_initial_width(self, state: LevelState) -> int:
         return min(self.width or self.n, self.n)
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        weights = softmax([self.path_score(state, node) for node in paths], self.temperature)
+        weights = softmax([self.score_path(state, node) for node in paths], self.temperature)
         shares = zip(paths, apportion(weights, width), strict=True)
         return tuple((node, count) for node, count in shares if count)
 
-    def remaining_width(self, state: LevelState) -> int:
+    def count_remaining(self, state: LevelState) -> int:
         """Paths that the current tree has yet to complete."""
-        done, width = len(state.complete), self.initial_width(state)
+        done, width = len(state.complete), self.choose_initial_width(state)
         return min(self.n, (done // width + 1) * width) - done
 
     def finish_tree(self, state: LevelState) -> Move:
@@ -124,4 +120,4 @@ class Rebase(Stepwise):
             return self.vote(state)
         if state.is_over_budget:
             return self.vote(state, cut_by=BUDGET)
-        return self.proceed(state, ((ROOT, min(left, self.initial_width(state))),))
+        return self.proceed(state, ((ROOT, min(left, self.choose_initial_width(state))),))

@@ -14,15 +14,13 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfN(LevelSearch):
-    """One level of n whole paths. With a policy: groups of paths, as large as it allots.
-
-    Ref: search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1. The vote is weighted by default;
-    `selection="best"` is the plain form.
-    """
+    """Generate n whole paths in one level. With a policy each level has as many as it allots. Ref:
+    search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1. The vote is weighted by default;
+    `selection="best"` is the plain form."""
 
     name: ClassVar[str] = "best_of_n"
 
-    def initial_width(self, state: LevelState) -> int:
+    def choose_initial_width(self, state: LevelState) -> int:
         return min(self.n, state.ask_at)
 
     def decide(self, state: LevelState) -> Move:
@@ -38,7 +36,8 @@ class BestOfN(LevelSearch):
         return self.expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))
 
     def remember_checkpoint(self, state: LevelState) -> LevelState:
-        """A policy could have been asked after every path of the level."""
+        """Without a policy: remember after each path of the level that a policy could have been
+        asked there."""
         if self.policy is not None:
             return state
         ended = state.complete[: min(MAX_PENDING, self.n - 1)]
@@ -48,9 +47,9 @@ class BestOfN(LevelSearch):
         )
         return replace(state, pending_checkpoints=tuple(pending))
 
-    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+    def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-        values = LevelSearch.measures(self, tree, paths)
+        values = LevelSearch.measure(self, tree, paths)
         lead = measure_lead([tree[n].answer for n in paths], self.n)
         return values if lead is None else {**values, LEAD: lead}
 

@@ -1,16 +1,17 @@
-"""Votes that are counted after every path, and draw as many at once as the count still needs.
+"""Votes that are counted after every path, and draw as many paths at once as they still need.
 
 GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
 
 CHECK --sure, or no path is left--> SCORE (best of n only) --> DONE
 
-A group of paths takes as long as its longest one. Here a vote begins with a few paths: when those
+A group of paths takes as long as its longest one. So a vote begins with a few paths. When those
 that end first agree, the others are cancelled; when they differ, more begin at once.
 
 The path that ends first must not depend on the machine, or one seed would give several trees. So
-time is counted in tokens: a path that began at the count t and has k tokens ends at t + k. It is
-taken once all others have more tokens than that (`Watch`). Of a cancelled path the tree keeps only
-that it began. Ours. Ref: arXiv 2305.11860 (one path after the other); 2412.20993 App. G.4.
+the clock counts tokens: a path that begins at t and has k tokens ends at t + k. It is taken once no
+other can end before it (`Watch`). A cancelled path stays in the tree as a node without a segment.
+
+This is ours. Ref: arXiv 2305.11860 (one path after the other); 2412.20993 App. G.4.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,24 +35,27 @@ from flashedge.types import Limits, NodeId, Problem
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedState(SearchState):
     clock: int = 0
+    """When the last taken path ended, in tokens (see the module's docstring)."""
     starts: Mapping[NodeId, int] = field(default_factory=dict)
     """The clock when each open path began."""
     reached: Mapping[NodeId, int] = field(default_factory=dict)
-    """Tokens that an open path is known to have."""
+    """Tokens that a path is known to have."""
     watched: Mapping[NodeId, int] = field(default_factory=dict)
+    """Tokens of the last `Watch` of a path."""
     is_concluded: bool = False
     """Whether the vote had to stop at once, so that nothing more is scored."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of the paths that were taken: what else has arrived depends on timing."""
+        """Tokens of the paths that were taken. Which others have arrived depends on timing."""
         return sum(self.tree[node].path_tokens for node in self.complete)
 
     def find_end(self, node: NodeId) -> int:
+        """The clock when a generated path that was not taken yet ended."""
         return self.starts[node] + self.tree[node].path_tokens
 
     def list_behind(self, end: int) -> dict[NodeId, int]:
-        """Open paths that could still end by `end`, with the tokens at which they can't."""
+        """Open paths that could still end by `end`, with the tokens from which on they can't."""
         return {
             node: end - start + 1
             for node, start in self.starts.items()
@@ -64,7 +68,7 @@ Move = tuple[CountedState, tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSelfConsistency(Search[CountedState]):
-    """Self-consistency that stops by its counts. `policy` has a rule by the lead."""
+    """Self-consistency that stops by its counts. `policy` must be one that `find_lead` finds."""
 
     name: ClassVar[str] = "self_consistency"
     scores_levels: ClassVar[bool] = False
@@ -134,11 +138,11 @@ class CountedSelfConsistency(Search[CountedState]):
         return self.vote(state, cut_by=BUDGET) if state.is_over_budget else self.check(state)
 
     def resume(self, state: CountedState) -> Move:
-        """Begin the paths that the count wants beyond the open ones."""
-        # Answers without a box count for nothing yet, since a later path may have one.
+        """Begin the paths that the vote wants beyond the open ones."""
+        # Answers without a box do not count yet, since a later path may have a box.
         tree, paths = state.tree, state.complete
         answers = [None if state.is_unboxed else tree[node].answer for node in paths]
-        # Where no path has an answer that counts, none will end the vote early: do not wait.
+        # Where no path has an answer that counts, the vote can't end soon, so begin all paths.
         wanted = count_wanted(answers, self.n, self._lead.least) if any(answers) else self.n
         drawn = len(state.complete) + len(state.starts)
         count = min(self.n - drawn, wanted - len(state.starts))
@@ -149,10 +153,10 @@ class CountedSelfConsistency(Search[CountedState]):
 
     # ------------------------------------------------------------ the vote
 
-    def progress(self, state: CountedState) -> int:
+    def count_progress(self, state: CountedState) -> int:
         return len(state.complete)
 
-    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+    def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         answers = [tree[node].answer for node in paths]
         values = {ENTROPY: measure_certainty(answers), LEAD: measure_lead(answers, self.n)}
         return {name: value for name, value in values.items() if value is not None}

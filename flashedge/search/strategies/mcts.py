@@ -1,7 +1,7 @@
 """Monte Carlo tree search that keeps the nodes of its simulations, with rollouts in parallel.
 
-launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
-        expanded meanwhile: they find a leaf below it
+launch: find a leaf -> expand it, wait at it, or end there. A waiting rollout does the same below
+        its node, once that is expanded
 take:   settle an expansion -> end the rollout, or expand its best child
 """
 
@@ -46,10 +46,9 @@ class Mcts(Search[MctsState]):
     arrives earlier waits for its turn. Only a turn changes what selection sees, so seed and
     `parallel` fix the tree.
 
-    A rollout that reaches a node which another one is expanding waits there, and goes on from its
+    A rollout that reaches a node which another one is expanding waits there. It goes on from the
     children in the turn of that expansion, so no node is expanded twice. While it waits it counts
-    as in flight on its path, which sends the rollouts behind it to other branches instead of
-    queueing at the best one.
+    as in flight on its path, which sends later rollouts to other branches.
 
     Ref: arXiv 2604.00510 §4.2, App. A (node-reusing MCTS); arXiv 2412.20993 App. A. Departures: an
     unvisited child has the verifier's reward as its value, not 0; a finished path is rolled out at
@@ -62,11 +61,14 @@ class Mcts(Search[MctsState]):
     max_step_tokens: int = 256
     max_steps: int = 40
     c: float = 1.0
+    """Weight of exploration in WU-PUCT."""
     prior: str = "logprob"
+    """logprob (see `compute_priors`) or uniform."""
     parallel: int = 1
     """P: most rollouts in flight, until an `Allowance` says otherwise."""
     take: str = LAUNCH
-    """launch, or arrival: take results as they complete. Then the tree depends on the engines."""
+    """launch takes results in the order of expansion, and arrival as they arrive. With arrival the
+    tree depends on the engines."""
     script: tuple[tuple[int, int], ...] = ()
     """The `changes` of an earlier run, to repeat its tree."""
     exits: Exits = field(default_factory=Exits)
@@ -112,10 +114,10 @@ class Mcts(Search[MctsState]):
 
     # ------------------------------------------------------------ what a search that votes needs
 
-    def step_tokens(self, depth: int) -> int:
+    def limit_step(self, depth: int) -> int:
         return self.max_step_tokens
 
-    def max_children(self, state: MctsState) -> int:
+    def limit_children(self, state: MctsState) -> int:
         return self.branching
 
     def resume(self, state: MctsState) -> Move:
@@ -124,13 +126,13 @@ class Mcts(Search[MctsState]):
     def list_unfinished(self, state: MctsState) -> Sequence[NodeId]:
         return state.frontier
 
-    def progress(self, state: MctsState) -> int:
+    def count_progress(self, state: MctsState) -> int:
         return len(state.rollouts)
 
-    def measured_paths(self, state: MctsState) -> Sequence[NodeId]:
+    def list_measured(self, state: MctsState) -> Sequence[NodeId]:
         return state.rollouts or state.complete
 
-    def reward(self, rewards: Iterable[float]) -> float | None:
+    def combine_rewards(self, rewards: Iterable[float]) -> float | None:
         values = list(rewards)
         return fmean(values) if values else None
 
@@ -162,7 +164,8 @@ class Mcts(Search[MctsState]):
         return state, tuple(done)
 
     def _step(self, state: MctsState) -> Move | None:
-        """Do the next thing. None if there is nothing to do before a result arrives."""
+        """Launch, change the allowance, take or end: the first that is due. None if the search has
+        to wait for a result."""
         if not state.is_searching:
             return None
         if state.phase is Phase.GENERATE and (move := self._launch(state)) is not None:
@@ -192,12 +195,12 @@ class Mcts(Search[MctsState]):
         return cancel_flights(state, least)
 
     def _launch(self, state: MctsState) -> Move | None:
-        """Move on a rollout whose node was expanded meanwhile, or launch one. None if there is
-        none."""
+        """Continue a waiting rollout whose node is expanded, or launch a new one. None if neither
+        is possible."""
         expanding = state.expanding
         for flight in state.flights:
             if flight.stage is Stage.WAITING and flight.node not in expanding:
-                return self._place(state.land(flight), flight)
+                return self._place(state.remove_flight(flight), flight)
         room = min(state.allowance, self.n - self._count_done(state))
         if len(state.flights) >= room or state.statistics[ROOT].is_closed:
             return None
@@ -209,15 +212,15 @@ class Mcts(Search[MctsState]):
         return len(state.rollouts) + state.num_futile
 
     def _place(self, state: MctsState, flight: Flight) -> Move:
-        """Continue a rollout that is not in flight from its node. It is dropped if no leaf is
-        open."""
+        """Let a rollout that is not in flight find a leaf below its node. If no leaf is open, the
+        rollout is dropped."""
         state, leaf = self._find_leaf(state, flight.node)
         if leaf is None:
             return state, ()
         flight = replace(flight, node=leaf)
         if leaf in state.expanding:
             waiting = replace(flight, stage=Stage.WAITING)
-            return replace(state, num_waits=state.num_waits + 1).fly(waiting), ()
+            return replace(state, num_waits=state.num_waits + 1).add_flight(waiting), ()
         if state.tree[leaf].status is NodeStatus.COMPLETE:
             return self._end_rollout(state, leaf)
         return self._expand(state, flight)
@@ -241,14 +244,14 @@ class Mcts(Search[MctsState]):
         state, nodes, expand = self.grow(state, flight.node, self.branching)
         statistics = state.statistics.update((node, NodeStatistics()) for node in nodes)
         flight = replace(flight, stage=Stage.GENERATING)
-        return replace(state, statistics=statistics).fly(flight), (expand,)
+        return replace(state, statistics=statistics).add_flight(flight), (expand,)
 
     # ------------------------------------------------------------ the turn of an expansion
 
     def _take(self, state: MctsState, flight: Flight) -> Move:
         """Take the results of an expansion: its rollout goes on or ends."""
         state, best = self._settle(state, flight.node)
-        state = self.exits.count_leaves(state.land(flight), flight.node)
+        state = self.exits.count_leaves(state.remove_flight(flight), flight.node)
         cut = self.exits.list_cut(state)
         state = replace(state, num_futile=state.num_futile + len(cut))
         state, commands = cancel_flights(state, cut)
@@ -267,11 +270,8 @@ class Mcts(Search[MctsState]):
         return state, (*commands, *others)
 
     def _settle(self, state: MctsState, node: NodeId) -> tuple[MctsState, NodeId]:
-        """Note what the expansion of `node` found, and return its best child.
-
-        Marks ended paths and duplicates, and notes the children's rewards and priors. Ties go to
-        the older child.
-        """
+        """Note what the expansion of `node` found, and return its best child. Marks ended paths and
+        duplicates, and notes the children's rewards and priors. Ties go to the older child."""
         nodes = state.list_new_children(node)
         state, _ = self.settle(state, nodes)
         tree = state.tree
@@ -279,12 +279,12 @@ class Mcts(Search[MctsState]):
         segments = [child.segment for child in children if child.segment is not None]
         uniform = self.prior == "uniform"
         count = len(children)
-        priors = (1.0 / count,) * count if uniform else logprob_priors(segments)
+        priors = (1.0 / count,) * count if uniform else compute_priors(segments)
         tokens = sum(len(s.token_ids) for child in nodes if (s := tree[child].segment) is not None)
         known = state.statistics
         changes = {child: replace(known[child], is_closed=True) for child in nodes}
         for child, share in zip(children, priors, strict=True):
-            reward = self.path_score(state, child.id)
+            reward = self.score_path(state, child.id)
             changes[child.id] = replace(known[child.id], reward=reward, prior=share)
         ended = (child for child in nodes if tree[child].status is NodeStatus.COMPLETE)
         state = replace(
@@ -312,7 +312,8 @@ class Mcts(Search[MctsState]):
         return state, ()
 
     def _exit(self, state: MctsState) -> Move | None:
-        """End the search if its budget or an exit says so, unless it is at its end anyway."""
+        """End the search if its budget is spent or an exit is reached, unless all n rollouts are
+        done anyway."""
         if self._count_done(state) == self.n:
             return None
         if state.is_over_budget:
@@ -323,7 +324,7 @@ class Mcts(Search[MctsState]):
         return self.vote(replace(state, gave_up=reason == FUTILITY), cut_by=reason)
 
     def _end(self, state: MctsState) -> Move:
-        """Nothing is in flight and nothing may be launched."""
+        """End the search when nothing is in flight and nothing may be launched."""
         tree = state.tree
         active = (n.id for n in tree.nodes.values() if n.status is NodeStatus.ACTIVE)
         unopened = [node for node in active if not tree.children(node)]
@@ -337,21 +338,17 @@ class Mcts(Search[MctsState]):
 # ---------------------------------------------------------------- selection
 
 
-def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
-    """Q + c * P * sqrt(Ñ(s)) / (1 + Ñ(s, a)). q, prior in [0, 1].
-
-    visits, parent_visits: ended rollouts and those in flight (WU-PUCT), which makes a child that
-    others are exploring less attractive. Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT).
-    """
+def compute_puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
+    """Q + c * P * sqrt(Ñ(s)) / (1 + Ñ(s, a)). q, prior in [0, 1]. visits, parent_visits: ended
+    rollouts and those in flight (WU-PUCT), which makes a child that others are exploring less
+    attractive. Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT)."""
     return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
 
 
-def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
-    """Softmax of the mean token log-probability of each child.
-
-    segments: (k,) of the children -> (k,) priors with sum 1. Ref: arXiv 2604.00510 App. A.
-    Departure: the mean, since the sum favours short steps.
-    """
+def compute_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
+    """Softmax of the mean token log-probability of each child. segments: (k,) of the children ->
+    (k,) priors with sum 1. Ref: arXiv 2604.00510 App. A. Departure: the mean, since the sum favours
+    short steps."""
     means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
     return softmax(means, 1.0)
 
@@ -360,22 +357,21 @@ def select_leaf(
     tree: Tree, statistics: Statistics, start: NodeId, expanding: Collection[NodeId], *, c: float
 ) -> NodeId | None:
     """Descend from `start` by WU-PUCT to a leaf or a node that is being expanded, ties to the older
-    child. None if nothing below `start` is open.
-
-    Ñ(s) is the sum of Ñ(s, a) over the children, so rollouts that wait at s do not count until they
-    have chosen. With one rollout this is N(s). Ref: arXiv 2604.00510 §4.2.
-    """
+    child. None if nothing below `start` is open. Ñ(s) is the sum of Ñ(s, a) over the children, so
+    rollouts that wait at s do not count until they have chosen. With one rollout this is N(s). Ref:
+    arXiv 2604.00510 §4.2."""
     node = start
     if statistics[node].is_closed:
         return None
     while node not in expanding and (children := tree.list_kept(node)):
         known = [(child.id, statistics[child.id]) for child in children]
         total = sum(at.expected_visits for _, at in known)
-        ranked = [
-            (-puct(at.mean, at.prior, visits=at.expected_visits, parent_visits=total, c=c), child)
-            for child, at in known
-            if not at.is_closed
-        ]
+        ranked = []
+        for child, at in known:
+            if not at.is_closed:
+                visits = at.expected_visits
+                score = compute_puct(at.mean, at.prior, visits=visits, parent_visits=total, c=c)
+                ranked.append((-score, child))
         node = min(ranked)[1]
     return node
 

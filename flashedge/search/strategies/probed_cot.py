@@ -12,11 +12,11 @@ from flashedge.certainty.measures import (
     TV,
     Checkpoint,
     History,
-    consistency,
+    count_needed_probes,
     has_settled,
     hesitates,
     is_unsettled,
-    min_probes,
+    measure_consistency,
     pick_settled_answer,
 )
 from flashedge.certainty.policies import Reason
@@ -32,12 +32,13 @@ _PROBE = 1 << 32  # a seed index that no child has
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedState(SearchState):
     leaf: NodeId = ROOT
+    """The last node of the chain."""
     probe: NodeId | None = None
     """The node whose probe is running."""
     answers: tuple[str | None, ...] = ()
-    """(num_probes,) the first member of each answer's group. None: no answer, or a doubtful one."""
+    """(num_probes,) the first member of each answer's group. None for no or a doubtful answer."""
     asked: History = ()
-    """The checkpoints at which the policy was asked. The history has one for each probe."""
+    """The checkpoints at which the policy was asked. `history` has one for each probe."""
 
 
 Move = tuple[ProbedState, tuple[Command, ...]]
@@ -51,9 +52,10 @@ class ProbedCot(Search[ProbedState]):
     chain without probes. A node's segment and the probe before it form one level: the search waits
     for both. Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without
     mathematics (`decide_equal`); a chain that ends without a box takes the answer of its last
-    probes; a chain that ends in a level does so whatever its probe says.
+    probes; a chain that ends in the same level as a probe is not stopped by that probe.
 
-    `policy` ends the chain by C_k. Its progress counts probes.
+    `policy` ends the chain by C_k. Its progress counts probes. There is one path, without a score,
+    so `n`, `aggregate`, `selection` and `judges` have no effect here.
     """
 
     name: ClassVar[str] = "probed_cot"
@@ -62,22 +64,25 @@ class ProbedCot(Search[ProbedState]):
     probe_tokens: int = 64
     """T: a probe after every T tokens of the chain. 0 disables probes."""
     suffix: str = SUFFIX
+    """What a probe adds to the chain before it generates. It opens the box of the answer."""
     max_probe_tokens: int = 32
     window: int = 3
     """w of the consistency C_k."""
     give_up_after: int = 0
-    """Probes after which an unsettled chain ends; 0 never. See `is_unsettled`."""
+    """Probes after which an unsettled chain ends. 0 ends none. See `is_unsettled`."""
     give_up_below: float = 0.3
+    """A chain is unsettled if less than this share of those probes agree."""
     beside: bool = True
     """Generate the next segment while the probe runs, so an exit wastes up to T tokens."""
     tv_epsilon: float = 0.0
     """Above 0, the rule of App. E is measured too. See `measures.has_settled`."""
     tv_delta: float = 0.05
+    """The chance with which that rule may fail (see `measures.count_needed_probes`)."""
 
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        ask_at = 1 if self.policy is None else self.policy.allot((), self.cap(limits)).more
+        ask_at = 1 if self.policy is None else self.policy.allot((), self.find_cap(limits)).more
         return self._expand(ProbedState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at))
 
     def tell(self, state: ProbedState, result: Result) -> Move:
@@ -110,11 +115,11 @@ class ProbedCot(Search[ProbedState]):
         """A chain has no last step."""
         return sys.maxsize
 
-    def granularity(self, state: ProbedState, node: NodeId) -> Granularity:
+    def choose_granularity(self, state: ProbedState, node: NodeId) -> Granularity:
         room = state.remaining_tokens(node)
         return Granularity(max_tokens=min(self.probe_tokens or room, room), to_end=True)
 
-    def max_children(self, state: ProbedState) -> int:
+    def limit_children(self, state: ProbedState) -> int:
         return 1
 
     def _decide(self, state: ProbedState) -> Move:
@@ -169,10 +174,10 @@ class ProbedCot(Search[ProbedState]):
     # ------------------------------------------------------------ measures
 
     def take_checkpoints(self, state: ProbedState) -> ProbedState:
-        """Take none at the end: each probe has had its own."""
+        """Take none at the end, since each probe has had its own."""
         return state
 
-    def cap(self, limits: Limits) -> int:
+    def find_cap(self, limits: Limits) -> int:
         """Most probes that a chain can have."""
         return max(1, limits.max_path_tokens // max(1, self.probe_tokens))
 
@@ -184,7 +189,7 @@ class ProbedCot(Search[ProbedState]):
             return state
         if checkpoint.progress >= state.ask_at:
             asked = (*state.asked, checkpoint)
-            allotment = self.policy.allot(asked, self.cap(state.limits))
+            allotment = self.policy.allot(asked, self.find_cap(state.limits))
             if allotment.more <= 0:
                 return replace(state, asked=asked, cut_by=str(allotment.reason))
             state = replace(state, asked=asked, ask_at=checkpoint.progress + allotment.more)
@@ -195,11 +200,11 @@ class ProbedCot(Search[ProbedState]):
 
     def _take_checkpoint(self, state: ProbedState) -> Checkpoint:
         answers, measures = state.answers, {}
-        if (agreed := consistency(answers, self.window)) is not None:
+        if (agreed := measure_consistency(answers, self.window)) is not None:
             measures[CONSISTENCY] = agreed
         if self.tv_epsilon > 0:
             groups = max(1, len(set(answers)))
-            k = min_probes(epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=groups)
+            k = count_needed_probes(epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=groups)
             measures[TV] = float(has_settled(answers, k, epsilon=self.tv_epsilon))
         return Checkpoint(
             progress=len(answers),
@@ -210,7 +215,8 @@ class ProbedCot(Search[ProbedState]):
         )
 
     def _answer_at(self, state: ProbedState) -> str | None:
-        """The answer if the chain ended here. A chain that has ended prefers its own answer."""
+        """The answer if the chain were stopped here. Once it has ended, its own answer is preferred
+        to that of the probes."""
         leaf = state.tree[state.leaf]
         probed = pick_settled_answer(state.answers, self.window)
         ended = leaf.status is NodeStatus.GENERATED and self.ends_path(state, leaf.id)

@@ -21,26 +21,19 @@ from flashedge.types import NodeId
 
 
 class ReasoningProgram(Protocol):
-    """Decides which paths continue, and how certain the run is.
-
-    Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; progress is the number of
-    finished paths). Departure: both are pure functions, so a program is driven, stopped and
-    replayed like any other strategy.
-    """
+    """Decides which paths continue, and how certain the run is. Ref: arXiv 2412.20993 App. D.1
+    (`execute`, `update_certindex`; progress is the number of finished paths). Departure: both are
+    pure functions, so that a program is stopped and replayed like any other strategy."""
 
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
-        """Choose the paths to continue, with their numbers of children. {} ends the run.
-
-        paths: at least one, all scored, unfinished and different, best first. The numbers are at
-        least 1 and sum to at most `width`, the paths that may still be completed.
-        """
+        """Choose the paths to continue, with their numbers of children. {} ends the run. paths: at
+        least one, all scored, unfinished and different, best first. The numbers are at least 1 and
+        sum to at most `width`, the paths that may still be completed."""
         ...
 
     def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
-        """Certainty at a checkpoint, in [0, 1]; None if the program can't tell.
-
-        finished: the paths that ended. The tree has their answers, as representatives of clusters.
-        """
+        """The certainty at a checkpoint, in [0, 1]. None if the program can't tell. finished: the
+        paths that ended. The tree has their answers, as representatives of clusters."""
         ...
 
 
@@ -49,7 +42,7 @@ class ProgramSearch(Stepwise):
     """Drives a program step by step. `branching` is not used."""
 
     program: ReasoningProgram
-    name: str = field()
+    name: str = field()  # without field() the property `Search.name` would be its default
     """The name under which the program is registered."""
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
@@ -69,8 +62,8 @@ class ProgramSearch(Stepwise):
         """Remember nothing: asked later, the program would see the whole tree."""
         return state
 
-    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+    def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-        values = Stepwise.measures(self, tree, paths)
+        values = Stepwise.measure(self, tree, paths)
         own = self.program.update_certainindex(tree, tuple(paths))
         return values if own is None else {**values, PROGRAM: min(1.0, max(0.0, own))}

@@ -49,7 +49,9 @@ def test_certainindex(answers: list[str | None], expected: float | None) -> None
     ],
 )
 def test_consistency(answers: str, window: int, expected: float | None) -> None:
-    assert measures.consistency([None if a == "-" else a for a in answers], window) == expected
+    assert (
+        measures.measure_consistency([None if a == "-" else a for a in answers], window) == expected
+    )
 
 
 def test_hesitation() -> None:
@@ -75,10 +77,10 @@ def test_settled_answer() -> None:
 
 
 def test_total_variation() -> None:
-    assert measures.total_variation("aabb", "aabb") == 0.0
-    assert measures.total_variation("aaaa", "bbbb") == 1.0
-    assert measures.total_variation("aaab", "aabb") == pytest.approx(0.25)
-    assert measures.total_variation(["a", None], ["a", "b"]) == pytest.approx(0.5)
+    assert measures.measure_total_variation("aabb", "aabb") == 0.0
+    assert measures.measure_total_variation("aaaa", "bbbb") == 1.0
+    assert measures.measure_total_variation("aaab", "aabb") == pytest.approx(0.25)
+    assert measures.measure_total_variation(["a", None], ["a", "b"]) == pytest.approx(0.5)
 
 
 def test_the_bound_and_the_probes_it_needs_are_the_papers() -> None:
@@ -86,12 +88,12 @@ def test_the_bound_and_the_probes_it_needs_are_the_papers() -> None:
     M = 2: 16 k exp(-0.005 (k - 1)) <= 0.05, so ln(320 k) <= 0.005 (k - 1); at k = 2,737 13.6829
     is above 13.6800, at 2,738 13.6833 is below 13.6850."""
     expected = 2002 * 8 * math.exp(-1000 * 0.01 / 2)
-    assert measures.failure_bound(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
-    assert measures.min_probes(epsilon=0.3, delta=0.05, num_groups=2) == 2738
+    assert measures.bound_failure(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
+    assert measures.count_needed_probes(epsilon=0.3, delta=0.05, num_groups=2) == 2738
     with pytest.raises(ValueError, match="epsilon"):
-        measures.min_probes(epsilon=0.0, delta=0.1, num_groups=2)
+        measures.count_needed_probes(epsilon=0.0, delta=0.1, num_groups=2)
     with pytest.raises(ValueError, match="window"):
-        measures.consistency(["a"], 0)
+        measures.measure_consistency(["a"], 0)
 
 
 def test_the_rule_itself() -> None:

@@ -15,9 +15,10 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import softmax
+from flashedge.search.catalog import make_search
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import Rebase, VaryingGranularity
-from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct
+from flashedge.search.strategies.mcts import Mcts, compute_priors, compute_puct
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import FinishReason, NodeId, Segment
@@ -26,11 +27,16 @@ from tests.support.runtime_rig import BEAM, drive, sim_engines
 from tests.support.search_rig import make_segment
 
 
+def test_an_integer_that_no_float_holds_is_refused() -> None:
+    with pytest.raises(RequestError, match=r"must be an integer in \[1, 1024\]"):
+        make_search("mcts", options={"parallel": 10**400}, n=1)
+
+
 def test_puct_by_hand() -> None:
-    assert puct(0.5, 0.25, visits=0, parent_visits=4, c=1.0) == pytest.approx(1.0)
-    assert puct(0.5, 0.25, visits=3, parent_visits=4, c=2.0) == pytest.approx(0.75)
-    assert puct(0.5, 0.25, visits=3, parent_visits=0, c=2.0) == 0.5
-    assert puct(0.5, 0.25, visits=1, parent_visits=9, c=0.0) == 0.5
+    assert compute_puct(0.5, 0.25, visits=0, parent_visits=4, c=1.0) == pytest.approx(1.0)
+    assert compute_puct(0.5, 0.25, visits=3, parent_visits=4, c=2.0) == pytest.approx(0.75)
+    assert compute_puct(0.5, 0.25, visits=3, parent_visits=0, c=2.0) == 0.5
+    assert compute_puct(0.5, 0.25, visits=1, parent_visits=9, c=0.0) == 0.5
 
 
 def test_priors() -> None:
@@ -38,9 +44,9 @@ def test_priors() -> None:
         made = make_segment("a", tokens=(1,) * len(logprobs), finish=FinishReason.BOUNDARY)
         return replace(made, logprobs=logprobs)
 
-    even = logprob_priors([segment(-1.0), segment(-1.0, -1.0, -1.0)])
+    even = compute_priors([segment(-1.0), segment(-1.0, -1.0, -1.0)])
     assert even == pytest.approx((0.5, 0.5)), "length does not count"
-    likely = logprob_priors([segment(0.0, -2.0), segment(-2.0, -2.0)])
+    likely = compute_priors([segment(0.0, -2.0), segment(-2.0, -2.0)])
     assert likely == pytest.approx((0.731059, 0.268941), abs=1e-6)  # e^-1 : e^-2
 
 
@@ -71,7 +77,7 @@ def test_options_reach_their_search() -> None:
     assert (type(rebase), rebase.temperature) == (Rebase, 0.5)
     varying = build_search(spec("varying_granularity"))
     assert isinstance(varying, VaryingGranularity)
-    assert [varying.step_tokens(depth) for depth in range(5)] == [64, 64, 64, 2048, 2048]
+    assert [varying.limit_step(depth) for depth in range(5)] == [64, 64, 64, 2048, 2048]
     chain = build_search(spec("probed_cot", n=1, options={"window": 4, "beside": False}))
     found = type(chain), chain.window, chain.beside, chain.policy
     assert found == (ProbedCot, 4, False, None)

@@ -26,7 +26,7 @@ from flashedge.client.run_figures import (
 from flashedge.client.run_view import CUT, LOG_LINES, ROOT, Numbered, RunView, fold, interrupt
 from flashedge.client.tree_lines import MAX_LEAD, TreeLine, build_tree_lines
 from flashedge.client.words import describe_distrust
-from flashedge.search.strategies.mcts import logprob_priors
+from flashedge.search.strategies.mcts import compute_priors
 from flashedge.tui import device, state
 from flashedge.tui.colours import SCALE, draw_bar, draw_sparkline, score_colour
 from flashedge.tui.device import DeviceSample, read_devices
@@ -235,7 +235,7 @@ def test_priors_are_those_of_the_search() -> None:
             children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
             priors = compute_child_priors(run, event.parent)
             assert list(priors) == children
-            expected = logprob_priors([segments[c] for c in children])
+            expected = compute_priors([segments[c] for c in children])
             assert list(priors.values()) == pytest.approx(list(expected))
     assert compute_child_priors(grown(), ROOT) == {}
 
