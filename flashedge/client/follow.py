@@ -134,8 +134,8 @@ async def retry(
 
 
 async def cancel_quietly(client: AsyncClient, run: str) -> bool:
-    """Cancel a run that nobody waits for any more. Returns whether the daemon did: errors and a late
-    answer are ignored."""
+    """Cancel a run that nobody waits for any more. Returns whether the daemon did so: errors and a
+    late answer are ignored."""
     with suppress(FlashEdgeError, TimeoutError):
         async with asyncio.timeout(CANCEL_TIMEOUT_S):
             await client.cancel(run)
