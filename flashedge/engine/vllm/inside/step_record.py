@@ -1,7 +1,7 @@
 """What an engine process was doing, in memory that the daemon reads after its death.
 
-Before each model step the process writes which requests are in it, and after the step that it is
-over. When the process has ended or hangs, the daemon, which shares the memory, reads the record:
+Before each engine step the process writes which requests are in it, and after the step that it is
+over. The daemon shares the memory and reads the record when the process has ended or hangs:
 requests of the unfinished step may be what ended it, and all others are innocent.
 """
 
@@ -68,7 +68,8 @@ class StepRecord:
 
     def note_fault(self, error: BaseException) -> None:
         root = find_root(error)
-        self._shared.fault = f"{type(root).__name__}: {root}".encode()[:FAULT_BYTES]
+        text = f"{type(root).__name__}: {root}".encode(errors="replace")
+        self._shared.fault = text[:FAULT_BYTES]
         self._shared.is_memory_short = is_memory_short(root)
 
     # ------------------------------------------------------------ for the daemon
