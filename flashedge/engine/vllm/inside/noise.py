@@ -132,7 +132,7 @@ ROWS = tuple(
         [(0, 1.0), (0, 1.0), (0, 0.95), (0, 0.5), (20, 1.0), (20, 0.9)]
     )
 )
-"""What a kernel is compared in: each kind of cut, alone and together, in logits of one spread."""
+"""The rows in which a kernel is compared with PyTorch: uncut, with top-p, top-k, and both."""
 
 
 def load_kernel(vocab: int, device: torch.device) -> Sampler | None:

@@ -23,8 +23,8 @@ from flashedge.search.step_rules import TOP, estimate_entropy
 
 _add = RequestOutput.add
 PERIOD_S = 0.05
-"""Seconds between two messages with tokens. Chosen by hand: at a tenth the daemon is as busy as
-with single tokens on a card, and at ten times a stream of text visibly stutters."""
+"""Seconds between two messages with the kept tokens. Chosen by hand: at a tenth a card's daemon is
+as busy as with single tokens, and at ten times a stream of text visibly stutters."""
 LISTS = (LOGPROBS, ENTROPIES)
 """The keys in `kv_transfer_params` that hold a list with a number for each token."""
 

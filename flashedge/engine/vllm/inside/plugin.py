@@ -14,7 +14,7 @@ SKYWORK = "Qwen2ForPrmModel"
 
 
 def register() -> None:
-    """Do what the plugin is for. A second call changes nothing."""
+    """Register the class, and patch an engine's core. A second call changes nothing."""
     import torch
     from vllm import ModelRegistry
 

@@ -207,7 +207,7 @@ class EdgeScheduler(AsyncScheduler):
 class StepBoundaries:
     """Finds where the steps of paths end, inside the engine.
 
-    The front end would find it one or more engine steps later, and free places in the batch would
+    The front end would find an end one or more engine steps later, and places in the batch would
     stay empty meanwhile. An asynchronous engine has begun its next step already: the token that it
     draws after the boundary is the first of a draft, or is dropped. The rule entropy ends a step
     before an uncertain token. That token has no KV yet and is not appended.

@@ -44,7 +44,7 @@ from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
 from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason, Sampling
 
-DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
+DRAFT_PRIORITY = 1 << 30  # beyond those of requests: a smaller quota takes blocks from drafts first
 CPU_BATCH = 4
 """The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer.
 Chosen by hand: at 1 nothing is drafted, and at 40 drafts slow down the steps that others wait for.

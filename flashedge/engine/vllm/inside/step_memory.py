@@ -31,9 +31,9 @@ from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str, int]:
     """Run the largest step and return its peaks in bytes, with what the process holds.
 
-    "forward" is the peak of the model. "logits", their "logprobs" and "noise" add up to the peak of
-    sampling. "resident" is the peak of the process in RAM during the step, or what it holds of its
-    card without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
+    "forward" is the model's peak. "noise" is what sampling takes beside "logits" and "logprobs".
+    "resident" is the peak of the process in RAM during the step, or what it holds of its card
+    without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
     PyTorch does not see. kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
     """
     Path("/proc/self/clear_refs").write_text("5")  # resets Linux's peak of this process, VmHWM

@@ -102,7 +102,7 @@ class Granules:
         return _find_spans(before & (self._needed_by == 0))
 
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
-        """Returns by how many used blocks each granule's need has changed."""
+        """Returns by how much the count of each granule has changed, at least 0: (granules,)."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
         ids = ids[self.used[ids] != used]
         self.used[ids] = used

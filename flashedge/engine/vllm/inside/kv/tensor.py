@@ -41,6 +41,7 @@ class _Backing(TorchFunctionMode):
 
 
 def get_kv_range() -> KvRange:
+    """Return what `allocate` made last. Raises EngineError if vLLM has not called it."""
     if not _ranges:
         raise EngineError(f"vLLM did not ask FlashEdge for its KV memory; {_MISSED}")
     return _ranges[-1]

@@ -1,5 +1,4 @@
-"""Draws tokens by PyTorch's operations: the naive twin of `fused` and `on_cpu`, which share its
-rows.
+"""Draws tokens by PyTorch's operations: the naive twin of `fused` and `on_cpu`.
 
 The host never waits for a card, since it reads no result back.
 """

@@ -24,7 +24,7 @@ ELEMENTS = 1 << 18
 TOLERANCE = 5e-4
 """Bounds the error of the noise in 32 bits. See `fused.TOLERANCE`."""
 _ROUNDING = 2.0**-20
-"""Relative error of a sum of logit and noise."""
+"""Bounds the relative rounding error of a sum of logit and noise, some 2**-23."""
 SPAN = 19.5
 """More than the largest noise minus the smallest: -log(-log(u)) lies in (-2.82, 16.64) for the u of
 `naive.draw_gumbel`."""
