@@ -169,7 +169,7 @@ def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> M
 
 
 def sigmoid(logit: float) -> float:
-    """Compute in double precision and for one logit at a time, so that nothing else matters."""
+    """Compute in double precision, so that the result depends on the logit alone."""
     small = math.exp(-abs(logit))
     return (1.0 if logit >= 0 else small) / (1.0 + small)
 

@@ -69,6 +69,8 @@ def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
     assert (record.tokens, record.is_in_step, record.holds("gen-1")) == (2048, True, True)
     record.end_step()
     assert str(record.fault).startswith("ZeroDivisionError: by zero")
+    record.note_fault(ValueError("a\ud800b"))
+    assert record.fault == "ValueError: a?b", "no error hides this one"
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\nb"])

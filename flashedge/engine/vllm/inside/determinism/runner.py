@@ -145,7 +145,7 @@ def forward_chunk(
 
 
 REJECTED = -1
-"""What vLLM has for a guess that was wrong, and for all after it."""
+"""vLLM's token id in the places after the first wrong guess."""
 
 
 def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
