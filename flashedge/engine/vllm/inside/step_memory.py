@@ -175,8 +175,8 @@ class LiveBytes(TorchDispatchMode):
 
 
 MOST_OUTSIDE = 8 << 30
-"""More bytes than a process holds outside torch's memory and its KV. Chosen by hand: a process of
-another container may have the same id as ours, and NVML then tells its bytes, which differ more."""
+"""More bytes than a process holds outside torch's memory and its KV. NVML may tell the bytes of a
+process in another container that has the same id. A larger difference gives that away."""
 
 
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
