@@ -229,7 +229,7 @@ class StepBoundaries:
     def append(
         self, request: Request, token_ids: list[int], append: Append
     ) -> tuple[list[int], bool]:
-        """Append tokens up to the end of the step, by vLLM's own `append`. Returns what it does."""
+        """Append tokens up to the end of the step. Returns what vLLM's own `append` returns."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
         entropy_rule = EntropyRule(**asked) if asked else None
@@ -274,8 +274,8 @@ class ProgramOrder:
 
     All requests of a program carry its key and keep the order of their arrival. Requests of an
     unknown program go last. Running requests are not interrupted, and no token depends on the
-    order. The prefix cache ignores it: an agent may come back with the same history after its last
-    request is over, so vLLM evicts what was used longest ago, the end of a prompt first.
+    order. The prefix cache evicts what was used longest ago, whatever the order: an agent may come
+    back with the same history after its last request is over.
     """
 
     def __init__(self) -> None:
@@ -287,7 +287,7 @@ class ProgramOrder:
         self._places = {key: place for place, key in enumerate(keys)}
 
     def sort(self, waiting: Any) -> None:
-        """Called between two steps, when no draft is in the queue that could overtake a request."""
+        """Sort the queue. Between two steps no draft is in it that could overtake a request."""
         if not self._places:
             return
 
