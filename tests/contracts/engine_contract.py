@@ -266,19 +266,6 @@ class VerifierContract:
         await settle(verifier, whole_s / 2)
         assert (await score_whole(verifier, requests[0])).scores == kept.scores
 
-    async def test_the_quota_may_move_during_a_run(
-        self, verifier: Verifier, problem: Problem
-    ) -> None:
-        requests = await long_paths(verifier, problem, "Q")
-        async with quota_watched(verifier):
-            running = [asyncio.create_task(verifier.score(request)) for request in requests]
-            await asyncio.sleep(0.001)
-            async with squeezed(verifier):
-                parts = await asyncio.gather(*running)
-        free = [await score_whole(verifier, request) for request in requests]
-        assert [part.scores for part in parts] == [part.scores for part in free]
-        await settle(verifier)
-
     async def test_a_path_longer_than_the_context_is_refused(
         self, verifier: Verifier, problem: Problem
     ) -> None:

@@ -80,21 +80,6 @@ def test_solutions_share_the_kv_of_their_problem(client: httpx.Client) -> None:
     assert found["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(cached)
 
 
-def test_deterministic_scores_repeat_to_the_bit(client: httpx.Client) -> None:
-    body = {"problem": PROBLEMS[0], "solution": ["It is 19.\n\nSo 19.", "It is 18."]}
-    first, again = (score(client, **body, deterministic=True)["data"] for _ in range(2))
-    assert [one["step_scores"] for one in first] == [one["step_scores"] for one in again]
-
-
-def test_what_does_not_fit_is_named_with_its_tokens(client: httpx.Client) -> None:
-    body = {"problem": "What is 12 + 7?", "solution": ["It is 19.", "one and " * 1000]}
-    response = client.post("/v1/score", json=body)
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, "solution[1]")
-    assert error["code"] == "context_length_exceeded"
-    assert "1024 tokens" in error["message"]
-
-
 def test_a_text_of_a_megabyte_holds_up_nobody(client: httpx.Client) -> None:
     body = {"problem": "What is 12 + 7?", "solution": "The answer is 12 + 7 = 19. " * 36_000}
     waits: list[float] = []

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
+from flashedge.api.paths import CHAT, MESSAGES
 from scripts.bench.daemon import start_daemon
 from tests.support import tool_suite
 from tests.support.streams import list_blocks, read, read_events
@@ -67,27 +67,6 @@ def test_a_budget_of_thinking_is_obeyed(
     assert THOUGHT.startswith(thought)
     assert 0 < len(thought) < len(THOUGHT) / 2
     assert text
-
-
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-def test_a_search_refuses_a_budget_that_it_can_not_keep(client: httpx.Client, path: str) -> None:
-    body: dict[str, Any] = {"model": "thinker:self_consistency-2", "max_tokens": 100}
-    body["messages"] = SAY
-    if path == RESPONSES:
-        body = {"model": body["model"], "max_output_tokens": 100, "input": "3 + 4?"}
-    pattern = {"max_pattern_size": 8, "min_pattern_size": 1, "min_count": 3}
-    refused: dict[str, dict[str, Any]] = {
-        "thinking_token_budget": {"thinking_token_budget": 16},
-        "thinking": {"thinking": {"type": "enabled", "budget_tokens": 50}},
-        "repetition_detection": {"repetition_detection": pattern},
-    }
-    for name, fields in refused.items():
-        answer = client.post(path, json={**body, **fields})
-        assert answer.status_code == 400, name
-        error = answer.json()["error"]
-        assert "search" in error["message"]
-        assert path == MESSAGES or error["param"] == name
-    assert client.post(path, json={**body, "thinking_token_budget": 99}).status_code == 200
 
 
 @MODELS

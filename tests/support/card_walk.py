@@ -96,7 +96,6 @@ from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_memory import LiveBytes
 from flashedge.engine.vllm.process.start import ProcessSetup, set_up, show_cards
-from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
 from flashedge.runtime.build import build
@@ -275,10 +274,8 @@ def walk_passes() -> dict[str, Any]:
     shared = builder.build(0, metadata).max_num_splits
     with runner.force_one_split():
         of_pass = builder.build(0, metadata).max_num_splits
-    sequences = own.scheduler_config.max_num_seqs
     return {
         "splits": [shared, of_pass, builder.build(0, metadata).max_num_splits],
-        "rows": [shape.rows for shape in list_shapes(sequences, on_cpu=False)],
         "steps": _dispatch_steps(own),
     }
 

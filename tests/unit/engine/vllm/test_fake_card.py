@@ -80,14 +80,12 @@ def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
 
 
 def test_a_deterministic_pass_has_one_shape_on_a_card(walked: Any) -> None:
-    """No graph, whose shapes are others, one split of attention, and no more logits than the memory
-    of a step is planned for."""
+    """No graph, whose shapes are others, and one split of attention."""
     found = walked["passes"]
     assert found["steps"] == {"shared": ["FULL", 8], "pass": ["NONE", 128]}
     before, of_pass, after = found["splits"]
     assert (before, of_pass) == (after, 1)
     assert before != 1
-    assert found["rows"] == [128, 128, 64]
 
 
 def test_the_daemon_on_a_card_and_on_several(walked: Any) -> None:
