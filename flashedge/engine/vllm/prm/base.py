@@ -80,7 +80,7 @@ class PrmTokenizer(PromptEncoder):
 
     def encode_beginning(self, text: str) -> TokenIds:
         """Encode the beginning of a prompt: with BOS if the tokenizer adds one, without EOS."""
-        ids = self.encode(text, begins=True)
+        ids = self.encode(text, add_special_tokens=True)
         return ids[:-1] if ids and ids[-1] == self.hf.eos_token_id else ids
 
     def encode_continuation(self, text: str) -> TokenIds:
@@ -111,7 +111,7 @@ class PrmTokenizer(PromptEncoder):
         once; an end token of the template stays, since a reward model may be read there."""
         if self.hf.bos_token is not None:
             text = text.removeprefix(self.spell(self.hf.bos_token))
-        return self.encode(text, begins=True)
+        return self.encode(text, add_special_tokens=True)
 
     def require_single_id(self, ids: TokenIds, token: str) -> int:
         """Return the id of a token. Raises CheckpointError unless `ids` is one known id."""

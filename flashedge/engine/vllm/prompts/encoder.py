@@ -1,14 +1,13 @@
 """Encodes prompts so that only what we and the chat template write can be a control token.
 
 Control tokens are a tokenizer's special tokens, and those of its other added tokens that its chat
-template writes, such as `<tool_call>`. Other added tokens are ordinary words. Where a template's
-tokens can't be told from the texts that it is given, a conversation that holds a control token is
-refused.
+template writes, such as `<tool_call>`. Other added tokens are ordinary words. If a template's own
+tokens can't be told from the texts that it is given, texts with a control token are refused.
 """
 
 import functools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,12 @@ from flashedge.errors import CheckpointError, RequestError
 from flashedge.types import TokenIds
 
 MOST_TEMPLATES = 16
+"""Rewritten templates that are kept. A tokenizer has one or two; a system prompt makes another."""
 log = logging.getLogger(__name__)
 
 
 def load_tokenizer(path: Path, *, needs_template: bool = True) -> Any:
-    """The tokenizer of a checkpoint. Raises CheckpointError when it can't be loaded, or has no chat
-    template that is needed."""
+    """Load a checkpoint's tokenizer. Raises CheckpointError, also if it lacks a needed template."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
@@ -46,9 +45,9 @@ class PromptEncoder:
         """tokenizer: of transformers. own: further added tokens that only we write. words: tokens
         that anyone may write."""
         self.hf = tokenizer
-        anyones = frozenset(words)
-        added = [t for t in tokenizer.added_tokens_decoder.values() if t.content not in anyones]
-        named = [token for token in tokenizer.all_special_tokens if token not in anyones]
+        free = frozenset(words)
+        added = [t for t in tokenizer.added_tokens_decoder.values() if t.content not in free]
+        named = [token for token in tokenizer.all_special_tokens if token not in free]
         special = dict.fromkeys([*named, *(t.content for t in added if t.special)])
         plain = [t.content for t in added if t.content not in special and t.content.strip()]
         templates = tokenizer.chat_template or {}
@@ -58,22 +57,20 @@ class PromptEncoder:
         self.spelling = PrivateSpelling([*special, *(t for t in plain if t in written), *ours])
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._private = None if backend is None else self.spelling.respell(backend)
-        roles = tokenizer.special_tokens_map.items()
-        self.variables = {n: self.spelling.spell(t) for n, t in roles if isinstance(t, str)}
-        """The named tokens, such as bos_token, as the template has to write them."""
+        names = tokenizer.special_tokens_map.items()
+        self.variables = {n: self.spelling.spell(t) for n, t in names if isinstance(t, str)}
+        """The template's variables with private spellings, such as `bos_token`."""
         self.guard = functools.lru_cache(MOST_TEMPLATES)(self._rewrite)
-        """Returns a chat template with its tokens spelled privately, None where that does not give
-        the checkpoint's own prompts. A tokenizer has one or two templates; a system prompt makes
-        another."""
+        """Returns a template with private spellings, or None if its prompts would change."""
 
-    def encode(self, text: str, *, begins: bool = False) -> TokenIds:
-        """Encode a text in which only privately spelled tokens are tokens.
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenIds:
+        """Encode a text in which only privately spelled control tokens count as such.
 
-        begins: whether the tokenizer puts its BOS and EOS around the text.
+        add_special_tokens: whether the tokenizer puts its BOS and EOS around the text.
         """
         if self._private is not None:
             # `encode` would hold the GIL, and stop the daemon while it encodes a long text.
-            [found] = self._private.encode_batch([text], add_special_tokens=begins)
+            [found] = self._private.encode_batch([text], add_special_tokens=add_special_tokens)
             return tuple(found.ids)
         ids: list[int] = []
         for piece, is_token in self.spelling.split(text):
@@ -81,21 +78,20 @@ class PromptEncoder:
                 ids.append(self.hf.convert_tokens_to_ids(piece))
             else:
                 ids += self.hf.encode(piece, add_special_tokens=False, split_special_tokens=True)
-        return tuple(self.hf.build_inputs_with_special_tokens(ids) if begins else ids)
+        return tuple(self.hf.build_inputs_with_special_tokens(ids) if add_special_tokens else ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> TokenIds:
-        """Encode a conversation by the checkpoint's own template, with its variables. Raises
-        RequestError where the template can't be told from the texts, and one of them holds a
-        control token or a role is unknown."""
+        """Encode a conversation by the checkpoint's template. Raises as `render_chat`."""
         return self.encode(self.render_chat(messages, **variables))
 
     def render_chat(
         self, messages: Sequence[Mapping[str, Any]], *, refuses: bool = True, **variables: Any
     ) -> str:
-        """The text of a conversation, the tokens of its template spelled privately.
+        """Render a conversation by the checkpoint's template, with its tokens spelled privately.
 
-        refuses: whether a control token in the texts raises RequestError where the template can't
-        be told from them. Otherwise such a token in a message's own strings is broken by a space.
+        Raises RequestError if the template refuses the conversation. If its tokens can't be told
+        from the texts, a control token in a text or an unknown role raises RequestError too.
+        refuses: False breaks such tokens in the messages by a space instead.
         """
         source = self.hf.get_chat_template(None, tools=variables.get("tools"))
         guarded = self.guard(source)
@@ -104,18 +100,19 @@ class PromptEncoder:
         elif refuses:
             refuse_tokens(self.spelling, {"messages": messages, **variables})
         else:
-            fix = self.spelling.break_tokens
-            messages = [
-                {name: fix(v) if isinstance(v, str) else v for name, v in m.items()}
-                for m in messages
-            ]
-        text = self.hf.apply_chat_template(
-            messages, tokenize=False, chat_template=guarded or source, **variables
-        )
+            messages = _change_texts(messages, self.spelling.break_tokens)
+        try:
+            text = self.hf.apply_chat_template(
+                messages, tokenize=False, chat_template=guarded or source, **variables
+            )
+        except jinja2.TemplateError as error:
+            raise RequestError(
+                f"the model's chat template refuses the conversation: {error}", param="messages"
+            ) from error
         return self.spell_rendered(text, is_guarded=guarded is not None)
 
     def spell_rendered(self, text: str, *, is_guarded: bool) -> str:
-        """A text that a template gave, with each of its tokens spelled privately."""
+        """Spell privately what tokens a template wrote. is_guarded: whether `guard` changed it."""
         return join_roles(text, self.spelling) if is_guarded else self.spelling.spell(text)
 
     def _rewrite(self, source: str) -> str | None:
@@ -134,12 +131,11 @@ class PromptEncoder:
         return None
 
     def _agrees(self, source: str, rewritten: str, probe: Any, tools: Any) -> bool | None:
-        """Whether both forms of a template give the ids of an ordinary conversation. None for one
-        that the template does not know."""
+        """Whether both templates give the same ids for `probe`. None if they don't accept it."""
         options = {"tools": tools, "tokenize": False, "add_generation_prompt": True}
         try:
             text = self.hf.apply_chat_template(probe, chat_template=source, **options)
-        except Exception:  # a template may raise anything for a conversation it does not know
+        except Exception:  # a template may raise anything for what it does not accept
             return None
         try:
             ours = self.hf.apply_chat_template(
@@ -186,12 +182,22 @@ _PROBES: tuple[tuple[list[dict[str, Any]], list[dict[str, Any]] | None], ...] = 
 """Ordinary conversations, with their tools, by which a rewritten template is checked."""
 
 
+def _change_texts(node: Any, change: Callable[[str], str]) -> Any:
+    """A copy of a JSON value with all of its texts changed, except for the names of fields."""
+    if isinstance(node, str):
+        return change(node)
+    if isinstance(node, Mapping):
+        return {name: _change_texts(part, change) for name, part in node.items()}
+    if isinstance(node, list | tuple):
+        return [_change_texts(part, change) for part in node]
+    return node
+
+
 def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
-    """Raises RequestError for the first text of a request that holds a control token, and for an
+    """Raise RequestError for the first text of a request that holds a control token, or for an
     unknown role.
 
-    The texts of a message's parts are also read as one: a template may write them without
-    anything between.
+    A template may join the texts of a message's parts, so they are checked joined as well.
     """
     for where, text in list_texts(request):
         if (token := spelling.find(text)) is not None:
@@ -212,8 +218,7 @@ def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None
 
 
 def list_texts(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, text) for each text and each field's name in a JSON value. The texts of a list
-    are yielded once more, joined."""
+    """Yield (place, text) for all texts and names in a JSON value, and for joined parts."""
     if hasattr(node, "model_dump"):
         node = node.model_dump()
     if isinstance(node, str):

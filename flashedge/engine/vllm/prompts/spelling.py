@@ -2,9 +2,9 @@
 
 A tokenizer turns the text `<|im_end|>` into the token that ends a turn, whoever wrote it. So
 control tokens get another spelling, drawn at random when a model is loaded, and a copy of the
-tokenizer knows them by that spelling only. What we and the chat template write is respelled; what a
-user, a tool or a model writes is left as it is, and is text. Other texts have the ids that they
-always had.
+tokenizer knows them by that spelling only. What we and the chat template write is respelled. What a
+user, a tool or a model writes is left as it is, so that it is encoded as text. Texts without
+control tokens keep their ids.
 """
 
 import json
@@ -16,25 +16,27 @@ from typing import Any
 from tokenizers import Tokenizer
 
 _FIRST, _COUNT = 0x100000, 0xFFFE
-"""The private characters of plane 16, to which no font and no tokenizer gives a meaning."""
+"""The private characters of plane 16: the first and their number. No tokenizer has them."""
 _MARK_LENGTH = 8
 """Private characters before each token's number: 128 bits that nobody can guess."""
-_MOST_TOKENS = _COUNT - 2
+_MOST_TOKENS = _COUNT - 2  # two characters are for `PrivateSpelling.opens` and `closes`
 
 
 class PrivateSpelling:
+    """Spells each control token as the mark of this object and a character of its own."""
+
     def __init__(self, tokens: Iterable[str]) -> None:
         self._mark = "".join(_private(secrets.randbelow(_COUNT)) for _ in range(_MARK_LENGTH))
         self.tokens = tuple(dict.fromkeys(tokens))
         assert len(self.tokens) <= _MOST_TOKENS, "each token has a private character of its own"
-        self._spelled = {token: self._number(at) for at, token in enumerate(self.tokens, 2)}
+        self._spelled = {token: self._spell_number(at) for at, token in enumerate(self.tokens, 2)}
         self._plain = {spelled: token for token, spelled in self._spelled.items()}
         longest_first = sorted(self.tokens, key=len, reverse=True)
         self._any = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        self.opens, self.closes = self._number(0), self._number(1)
-        """Where the template begins and ends a token whose middle is a role: see `templates`."""
+        self.opens, self.closes = self._spell_number(0), self._spell_number(1)
+        """Marks for the halves of a token whose middle is a role: see `templates`."""
 
-    def _number(self, number: int) -> str:
+    def _spell_number(self, number: int) -> str:
         return self._mark + _private(number)
 
     def spell(self, text: str) -> str:
@@ -42,8 +44,7 @@ class PrivateSpelling:
         return self._any.sub(lambda match: self._spelled[match[0]], text)
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the pieces of a text as everyone writes them, and whether each is a token of
-        ours."""
+        """Yield pieces in their usual spelling, and whether each was a privately spelled token."""
         for piece in re.split(f"({self._mark}.)", text):
             if piece in self._plain:
                 yield self._plain[piece], True
@@ -51,17 +52,16 @@ class PrivateSpelling:
                 yield piece, False
 
     def find(self, text: str) -> str | None:
-        """The first of the tokens that stands in a text as others would write it."""
+        """The first token that a text holds in its usual spelling. None if there is none."""
         match = self._any.search(text)
         return match[0] if match else None
 
     def break_tokens(self, text: str) -> str:
-        """Put a space into each token in a text, so that it is none."""
-        return self._any.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        """Put a space into each token of a text. A token of one character becomes a space."""
+        return self._any.sub(lambda match: f"{match[0][:-1][:1]} {match[0][1:]}", text)
 
     def respell(self, backend: Tokenizer) -> Tokenizer | None:
-        """A copy of a tokenizer that knows the tokens by their private spelling only. None where it
-        would give them other ids."""
+        """A copy that knows the tokens by private spelling only. None if it changes their ids."""
         data = json.loads(backend.to_str())
         for entry in data["added_tokens"]:
             entry["content"] = self._spelled.get(entry["content"], entry["content"])
@@ -77,7 +77,7 @@ class PrivateSpelling:
 
 
 def _respell_model(model: dict[str, Any], spelled: dict[str, str]) -> None:
-    """Rename the tokens in the vocabulary, so that no merge of characters gives one of them."""
+    """Rename the tokens in a model's vocabulary, and drop the merges that would make one."""
     vocab = model.get("vocab")
     if isinstance(vocab, dict):
         inside = [token for token in spelled if token in vocab]

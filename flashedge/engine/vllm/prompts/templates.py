@@ -1,10 +1,10 @@
 """Rewrites a chat template so that the control tokens it writes have their private spelling.
 
-Only the template's own texts are rewritten, never a value that it is given, nor a text by which it
-looks into values: `'</think>' in content` has to find what a client sends.
+Only the template's own texts are rewritten, but not those that it searches or compares values with:
+`'</think>' in content` has to find what a client sends.
 
-Some templates put a token together from a role: `'<|' + message.role + '|>'`. Their halves are
-marked, and `join_roles` makes the token of them where a known role stands between.
+Some templates put a token together from a role: `'<|' + message.role + '|>'`. Both halves are
+marked, and `join_roles` turns them into the token if a known role stands between them.
 """
 
 import re
@@ -15,7 +15,7 @@ from jinja2 import Environment
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
-_LOOKS = frozenset(
+_SEARCHES = frozenset(
     [
         "split",
         "rsplit",
@@ -36,20 +36,21 @@ _LOOKS = frozenset(
         "count",
     ]
 )
-"""Methods and filters that look into a text by the texts they are given."""
+"""Methods and filters that search a text for their arguments."""
 _COMPARES = frozenset({"==", "!=", "eq", "ne", "in"})
+"""Operators and tests that compare a value with a text."""
 _Token = tuple[str, str]
 """Kind and text, as jinja's lexer gives them."""
 
 
 def find_written(source: str, tokens: Iterable[str]) -> frozenset[str]:
-    """The given tokens that the template may write."""
+    """Find which of the tokens the template may write."""
     texts = [text for (_, text), written in _walk(source) if written]
     return frozenset(t for t in tokens if any(t in text for text in texts))
 
 
 def rewrite(source: str, spelling: PrivateSpelling) -> str:
-    """The template with the tokens of its own texts spelled privately."""
+    """Spell the tokens in the template's own texts privately."""
     halves = _list_halves(spelling.tokens)
     return "".join(
         _mark_halves(spelling.spell(text), kind, halves, spelling) if written else text
@@ -58,8 +59,7 @@ def rewrite(source: str, spelling: PrivateSpelling) -> str:
 
 
 def join_roles(text: str, spelling: PrivateSpelling) -> str:
-    """A rendered text in which halves with a known role between them are tokens, spelled privately,
-    and all others are what they were."""
+    """Make private tokens of marked halves around a known role, and drop all other marks."""
     if spelling.opens not in text and spelling.closes not in text:
         return text
     made = {f"{left}{role}{right}" for left, right, role in _list_halves(spelling.tokens)}
@@ -70,31 +70,32 @@ def join_roles(text: str, spelling: PrivateSpelling) -> str:
 
 
 def _walk(source: str) -> list[tuple[_Token, bool]]:
-    """Each piece of the source, and whether it is a text that the template may write."""
+    """Each piece, and whether the template may write it. Raises TemplateSyntaxError."""
     pieces = [(kind, text) for _, kind, text in Environment().lex(source)]
-    meant = [at for at, (kind, _) in enumerate(pieces) if kind != "whitespace"]
+    significant = [at for at, (kind, _) in enumerate(pieces) if kind != "whitespace"]
     callers: list[str] = []
     found: set[int] = set()
-    for place, at in enumerate(meant):
+    for place, at in enumerate(significant):
         kind, text = pieces[at]
-        before = [pieces[i] for i in meant[max(0, place - 1) : place]]
+        before = [pieces[i] for i in significant[max(0, place - 1) : place]]
         if kind == "operator" and text in "([{":
             callers.append(before[0][1] if before and before[0][0] == "name" else "")
         elif kind == "operator" and text in ")]}" and callers:
             callers.pop()
         elif kind == "variable_begin" or kind == "block_begin":
             callers.clear()
-        after = [pieces[i] for i in meant[place + 1 : place + 3]]
-        if kind == "data" or (kind == "string" and not _looks(before, after, callers)):
+        after = [pieces[i] for i in significant[place + 1 : place + 3]]
+        if kind == "data" or (kind == "string" and not _is_searched(before, after, callers)):
             found.add(at)
     return [(piece, at in found) for at, piece in enumerate(pieces)]
 
 
-def _looks(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
-    """Whether a text in an expression is looked for and not written."""
+def _is_searched(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
+    """Whether a text in an expression is searched for or compared, and not written. callers: what
+    each open bracket calls."""
     is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
-    is_looked_for = [text for _, text in after] == ["not", "in"]
-    return is_compared or is_looked_for or (bool(callers) and callers[-1] in _LOOKS)
+    is_excluded = [text for _, text in after] == ["not", "in"]
+    return is_compared or is_excluded or (bool(callers) and callers[-1] in _SEARCHES)
 
 
 def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:
@@ -111,7 +112,7 @@ def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:
 def _mark_halves(
     text: str, kind: str, halves: frozenset[tuple[str, str, str]], spelling: PrivateSpelling
 ) -> str:
-    """Mark what may be the halves of a token at the ends of one text of the template."""
+    """Mark what may be half of a token at either end of one text of the template."""
     quote = text[-1:] if kind == "string" else ""
     inner = text[len(quote) : len(text) - len(quote)]
     lefts = sorted({left for left, _, _ in halves}, key=len, reverse=True)

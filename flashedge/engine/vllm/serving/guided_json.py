@@ -1,9 +1,8 @@
-"""Keeps a generator that is decoded by a grammar from writing blanks without end, and grammars from
-taking minutes to compile.
+"""Bounds guided decoding: the blanks in tool calls, and the time to compile a grammar.
 
-JSON allows any number of blanks between its parts, and a small model that is held to a grammar it
-does not know often prefers them to everything else. vLLM's `disable_any_whitespace` does not cover
-the grammars of tool calls, so the limit is written into them.
+JSON allows any number of blanks between its parts, and a small model often prefers them to the
+other tokens that a grammar allows. vLLM's `disable_any_whitespace` does not cover the grammars of
+tool calls, so the limit is written into them.
 
 Checked with vLLM 0.32.0.
 """
@@ -19,36 +18,36 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 MOST_BLANKS = 2
-"""Blanks in a row between two parts of a tool call's arguments."""
+"""Most blanks in a row between two parts of a tool call's arguments. Chosen by hand: none would
+forbid the usual blank after a colon, and twenty would let a small model waste tokens."""
 MOST_PROPERTIES = 2000
-"""Properties of one object in a schema; several objects may have fewer. The time to compile them
-grows with their square: 1,500 take a second, 5,000 minutes, and other grammars wait
-meanwhile."""
+"""Most properties of a schema's only object. The squares of several add up, as the times to compile
+them do. 1,500 properties take a second, 5,000 minutes, in which other grammars wait."""
 MOST_CHOICES = 20_000
-"""Values of all enumerations of a schema together. 60,000 take 15 seconds."""
+"""Most values of all enumerations of a schema together. 60,000 take 15 seconds to compile."""
 
 
 def bound_guidance(params: SamplingParams) -> None:
-    """Limit the blanks in the grammar of a tool call, if the request has one. Raises RequestError
-    for a schema that would take too long to compile."""
+    """Limit the blanks in a tool call's grammar, if the request has one. Raises RequestError for a
+    schema that is nested too deeply or would take too long to compile."""
     guided = params.structured_outputs
     if guided is None:
         return
     try:
         check_size(json.loads(guided.json) if isinstance(guided.json, str) else guided.json)
+        if guided.structural_tag is not None:
+            tag = json.loads(guided.structural_tag)
+            check_size(tag)
+            _bound(tag)
+            guided.structural_tag = json.dumps(tag)
     except RecursionError:
         raise RequestError("the request's schema is nested too deeply") from None
     except ValueError:
-        pass  # what is no JSON, vLLM refuses
-    if guided.structural_tag is not None:
-        tag = json.loads(guided.structural_tag)
-        check_size(tag)
-        _bound(tag)
-        guided.structural_tag = json.dumps(tag)
+        pass  # vLLM refuses what is no JSON
 
 
 def check_size(schema: Any) -> None:
-    """Raises RequestError for more than `MOST_PROPERTIES` or `MOST_CHOICES`."""
+    """Raise RequestError for more than `MOST_PROPERTIES` or `MOST_CHOICES`."""
     squares = choices = 0
     waiting = [schema]
     while waiting:
@@ -68,6 +67,7 @@ def check_size(schema: Any) -> None:
 
 
 def _bound(node: Any) -> None:
+    """Limit the blanks of each JSON format in a structural tag."""
     if isinstance(node, list):
         for part in node:
             _bound(part)
@@ -75,6 +75,6 @@ def _bound(node: Any) -> None:
         if node.get("type") == "json_schema" and "json_schema" in node:
             if node.get("max_whitespace_cnt") is None:
                 node["max_whitespace_cnt"] = MOST_BLANKS
-            return  # what is in the schema itself is no format
+            return  # a schema holds no further format
         for part in node.values():
             _bound(part)

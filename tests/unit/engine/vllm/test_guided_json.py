@@ -61,6 +61,9 @@ def test_requests_without_a_schema_and_broken_ones_are_vllms() -> None:
     broken = guide(json="{")
     bound_guidance(broken)
     assert broken.structured_outputs.json == "{"
+    bound_guidance(guide(structural_tag="{"))
+    with pytest.raises(RequestError, match="nested too deeply"):
+        bound_guidance(guide(structural_tag="[" * 100_000))
 
 
 def test_blanks_in_a_tool_call_are_limited() -> None:
