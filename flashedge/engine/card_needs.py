@@ -1,10 +1,10 @@
-"""What the CUDA build needs of a machine before it is worth a download: driver, card, compiler.
+"""Checks driver, card and compiler of a machine before the CUDA build is downloaded to it.
 
 `scripts/setup.sh` runs this file by its path before anything is installed, so it imports nothing
 but the standard library. `flashedge doctor` calls the same functions.
 
-A compiler is not optional. vLLM's first model runner computes the slot of every token by a Triton
-kernel (`vllm/v1/worker/block_table.py`), in eager mode and with every attention backend. Triton
+The compiler is needed at run time. vLLM's first model runner computes the slot of every token by a
+Triton kernel (`vllm/v1/worker/block_table.py`), whatever the mode and the attention backend. Triton
 builds the C extension that launches its kernels on the machine itself, against Python's headers
 (`triton/runtime/build.py`).
 """
@@ -50,11 +50,11 @@ class UnmetNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverReport:
-    """What `nvidia-smi` says: the names of all cards in the driver's order. The rest is of the
-    first card."""
+    """What `nvidia-smi` says of the first card, and the names of all."""
 
     driver: str
     names: tuple[str, ...]
+    """In the driver's order, at least one."""
     capability: tuple[int, int] | None = None
     """None where nvidia-smi does not know it."""
     mig_is_on: bool = False
@@ -62,7 +62,7 @@ class DriverReport:
 
 
 def read_cuda_major(requirements: Path) -> int:
-    """The CUDA major version that a requirements file installs. Raises ValueError."""
+    """The CUDA major version that a requirements file pins. Raises ValueError, OSError."""
     found = re.search(r"^nvidia-cuda-runtime[^=\n]*==(\d+)\.", requirements.read_text(), re.M)
     if found is None:
         raise ValueError(f"{requirements} pins no nvidia-cuda-runtime")
@@ -70,24 +70,25 @@ def read_cuda_major(requirements: Path) -> int:
 
 
 def query_driver() -> DriverReport | str | None:
-    """Ask `nvidia-smi`. Returns why it failed if it did, None if there is no such program."""
+    """Ask `nvidia-smi`. Returns the reason as a str if it fails, None if it is not installed."""
     if shutil.which("nvidia-smi") is None:
         return None
     output = _run_smi("--query-gpu=driver_version,name", "--format=csv,noheader")
     rows = [line.split(", ", 1) for line in output.splitlines() if re.match(r"\d+\.\d+.*, ", line)]
     if not rows:
         return output.splitlines()[0] if output else "nvidia-smi printed nothing"
-    # Old drivers know neither of these two fields, and then answer with an error.
+    # Old drivers answer with an error when they do not know one of these two fields.
     capability = re.match(
         r"(\d+)\.(\d+)", _run_smi("--query-gpu=compute_cap", "--format=csv,noheader")
     )
     mig = _run_smi("--query-gpu=mig.mode.current", "--format=csv,noheader")
+    first_card = _run_smi("-L").split("\nGPU ")[0]
     return DriverReport(
         driver=rows[0][0],
         names=tuple(name for _, name in rows),
         capability=capability and (int(capability[1]), int(capability[2])),
         mig_is_on=mig.startswith("Enabled"),
-        mig_devices=len(re.findall(r"^\s+MIG ", _run_smi("-L"), re.M)),
+        mig_devices=len(re.findall(r"^\s+MIG ", first_card, re.M)),
     )
 
 
@@ -108,7 +109,7 @@ def _run_smi(*arguments: str) -> str:
 
 
 def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
-    """What keeps CUDA `cuda` from running by the answer of `query_driver`."""
+    """Yield what keeps CUDA from running, by what `query_driver` found. cuda: its major version."""
     if isinstance(found, str):
         yield UnmetNeed(what=f"the NVIDIA driver does not answer: {found}", hints=DRIVER_HINTS)
         return
@@ -133,7 +134,7 @@ def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
 
 
 def describe_cards(found: DriverReport) -> Iterator[str]:
-    """What the user should know of the card that FlashEdge takes, a line each."""
+    """Yield what the user should know about the card that FlashEdge takes, one line each."""
     yield f"card: {found.names[0]}, driver {found.driver}"
     if len(found.names) > 1:
         yield (
@@ -148,7 +149,7 @@ def describe_cards(found: DriverReport) -> Iterator[str]:
 
 
 def find_compiler() -> str | None:
-    """The C compiler that Triton would take."""
+    """The C compiler that Triton would take, None if there is none."""
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -195,7 +196,7 @@ def check_compiler() -> UnmetNeed | None:
 
 
 def main(requirements: str) -> int:
-    """Print what is wrong, or on which card FlashEdge will run."""
+    """Print the unmet needs, or else the card. requirements: the file that pins the CUDA build."""
     cuda, found = read_cuda_major(Path(requirements)), query_driver()
     needs = [] if found is None else list(check_card(found, cuda))
     compiler = check_compiler()

@@ -1,21 +1,21 @@
-"""Whether vLLM's batch-invariant kernels are used: the setting `batch_invariant`.
+"""Checks the setting `batch_invariant`, and tests whether an engine's kernels are batch-invariant.
 
 A sum of floats depends on its order. The fast kernels split their sums by the size of the batch, so
-the last bits of a logit, and now and then a token, depend on what else is computed. In this mode
-vLLM 0.32 replaces them:
+the last bits of a logit, and now and then a token, depend on what else is computed. The setting
+makes vLLM 0.32 replace them:
 
-- Matrix products, softmax and mean by Triton kernels with one order (compute capability 8.x), or
-  by cuBLASLt without a workspace, which then can't split a sum (9.0 and later). RMSNorm by Triton.
+- Matrix products, softmax and mean use Triton kernels with one order (compute capability 8.x), or
+  cuBLASLt without a workspace, which then can't split a sum (9.0 and later). RMSNorm uses Triton.
 - Attention is computed in one split. FLASH_ATTN, TRITON_ATTN and FLEX_ATTENTION can do that, and
-  vLLM's own choice is one of these. FlashAttention 4 becomes 2.
+  vLLM chooses one of them. FlashAttention 2 replaces 4.
 - AWQ weights are unpacked for an ordinary product, without Marlin. So are FP8 weights where their
   kernel splits sums. GPTQ weights keep Marlin, which is not batch-invariant.
 - On several cards, sums between cards use one algorithm.
 
-vLLM takes all of this from one environment variable. The noise that draws
-tokens never depends on the batch (`inside.sampling`). The self-test below says whether it worked.
+One environment variable of vLLM switches all of this on (`compat`). The noise that draws tokens
+never depends on the batch (`inside.sampling`).
 
-Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.
+Checked with vLLM 0.32.0 by reading its code.
 """
 
 import asyncio
@@ -27,24 +27,24 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.layout import find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
-from flashedge.errors import ConfigError
-from flashedge.profiler import ProfileError
-from flashedge.profiler.gpu import read_cards
+from flashedge.errors import ConfigError, EngineError
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Message, Sampling, TokenIds
 
 log = logging.getLogger(__name__)
 
 LEAST_CAPABILITY = (8, 0)
+"""The lowest compute capability for which vLLM has such kernels."""
 
 
 def check_batch_invariance(config: Config, nvml: Any = None) -> bool:
-    """Whether the engines are to use batch-invariant kernels.
+    """Whether the engines should use batch-invariant kernels.
 
-    Raises ConfigError if a card is too old for them. Where the driver does not tell, vLLM decides.
+    Raises ConfigError if an engine's card is too old. If the driver does not answer, vLLM decides.
     """
     if not config.batch_invariant:
         return False
@@ -52,11 +52,11 @@ def check_batch_invariance(config: Config, nvml: Any = None) -> bool:
         log.warning("batch_invariant has no effect on a CPU; the self-test says what holds there")
         return False
     try:
-        cards = read_cards(nvml)
-    except ProfileError as error:
+        layout = find_card_layout(config, nvml)
+    except EngineError as error:
         log.warning("batch_invariant: the card can't be checked: %s", error)
         return True
-    for card in cards:
+    for card in (*layout.generator.cards, *layout.verifier.cards):
         if card.capability is not None and card.capability < LEAST_CAPABILITY:
             have, need = (".".join(map(str, c)) for c in (card.capability, LEAST_CAPABILITY))
             raise ConfigError(
@@ -70,20 +70,22 @@ def check_batch_invariance(config: Config, nvml: Any = None) -> bool:
 TOKENS = 24
 """Tokens that each request of the batch test draws."""
 BATCH = 8
+"""Requests that are drawn together. Two of them are drawn again alone."""
 LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
-"""Lengths at which prefill in one chunk is compared with prefill after a cached prefix."""
+"""Least and most tokens at which prefill is compared with prefill after a cached prefix."""
 PREFIX_PARTS = (16, 8)
-"""The cached prefix is the context divided by one of these."""
+"""The cached prefix is a 16th, then an 8th of the context."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
 
 
 async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
-    """Run the self-test. It takes well under a second for a small model. Raises TimeoutError.
+    """Test whether the kernels are batch-invariant. Raises EngineDead, and TimeoutError by `turns`.
 
     Returns:
-        `batch_invariant`: whether every short comparison was bit-equal.
-        `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
-        `compared`, `max_logprob_difference`: of the short comparisons.
+        `batch_invariant`: whether all short comparisons were bit-equal.
+        `invariant_tokens`: the longest tested context up to which prefill was too; 0 if none.
+        `compared`: the number of short comparisons, each of one token.
+        `max_logprob_difference`: their largest difference, in nats.
     """
     found = await _compare_batches(generator, turns)
     return {**found, "invariant_tokens": await _measure_invariant_context(generator, turns)}
@@ -102,7 +104,7 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
             alone_ids, alone = await draw_tokens(generator, request)
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
-        for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
+        for cut in range(4, len(ids), 7):  # three tokens of a request are enough
             again = build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
             async with turns.take(EngineRole.GENERATOR):
                 again_ids, again_logprobs = await draw_tokens(generator, again)
@@ -117,7 +119,7 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
 
 
 async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> int:
-    """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
+    """Find the longest tested context up to which a cached prefix does not change a token."""
     draw, longest = random.Random(0), 0
     vocabulary = generator.codec.encode("0123456789+-=. ")
     most = min(MOST_CONTEXT, generator.max_model_len - 2)  # with room for a token
@@ -131,8 +133,8 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
             async with turns.take(EngineRole.GENERATOR):
                 began = time.monotonic()
                 await draw_tokens(generator, prefix)
-                behind = await draw_tokens(generator, request, use_cache=True)
-                if behind != await draw_tokens(generator, request):
+                after_prefix = await draw_tokens(generator, request, use_cache=True)
+                if after_prefix != await draw_tokens(generator, request):
                     return longest
                 took_s = time.monotonic() - began
         longest = length
@@ -142,7 +144,7 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
 
 
 def build_request(tokens: TokenIds, **options: Any) -> ExtendRequest:
-    """options: seed and max_tokens, and further fields of the request."""
+    """Build a request at temperature 1. options: seed, max_tokens and any other fields."""
     sampling = Sampling(temperature=1.0)
     return ExtendRequest(token_ids=tokens, sampling=sampling, to_boundary=False, **options)
 
@@ -150,12 +152,11 @@ def build_request(tokens: TokenIds, **options: Any) -> ExtendRequest:
 async def draw_tokens(
     generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
 ) -> tuple[TokenIds, tuple[float, ...]]:
-    """The ids and log-probabilities of a request's tokens. All KV is computed again unless
-    `use_cache`."""
+    """Draw a request's tokens, on cached KV if `use_cache`. Returns ids and log-probabilities."""
     params = build_params(
         request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=not use_cache
     )
     async with aclosing(generator.stream(request, params)) as stream:
         chunks = [chunk async for chunk in stream]
-    ids = tuple(i for c in chunks for i in c.token_ids)
-    return ids, tuple(p for c in chunks for p in c.logprobs)
+    ids = tuple(token for chunk in chunks for token in chunk.token_ids)
+    return ids, tuple(logprob for chunk in chunks for logprob in chunk.logprobs)

@@ -42,6 +42,13 @@ def test_good_cards_are_described(programs: Path) -> None:
     found = query_driver()
     assert list(check_card(found, CUDA)) == []
     assert len(list(card_needs.describe_cards(found))) == 3, "the card, the other one, MIG"
+    listed = (
+        "GPU 0: A100 (UUID: GPU-0)\nGPU 1: A100 (UUID: GPU-1)\n  MIG 1g Device 0: (UUID: MIG-0)"
+    )
+    body = (programs / "nvidia-smi").read_text().removeprefix("#!/bin/sh\n")
+    fake(programs, "nvidia-smi", f"if [ $1 = -L ]; then printf '{listed}'; exit; fi\n{body}")
+    (need,) = check_card(query_driver(), CUDA)
+    assert need.what == "MIG is on for A100, but it has no MIG device"
 
 
 OLD_SMI = """case "$*" in

@@ -117,6 +117,8 @@ def test_a_cpu_or_an_old_card_has_no_batch_invariant_kernels(
     with pytest.raises(ConfigError, match=r"8\.0, and NVIDIA GeForce RTX 4090 has 7\.5") as error:
         check_batch_invariance(wanted, FakeNvml(CudaComputeCapability=(7, 5)))
     assert error.value.hint == "flashedge config set batch_invariant false"
+    each = ({"CudaComputeCapability": (8, 9)}, {"CudaComputeCapability": (7, 5)})
+    assert check_batch_invariance(wanted, FakeNvml(each=each)), "no engine runs on the second card"
 
 
 def test_only_the_checked_minor_version_starts_unless_allowed(
