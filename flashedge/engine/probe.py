@@ -1,7 +1,7 @@
-"""Profiles an engine from outside: real requests, timed (`profiler.measure.ModelProbe`).
+"""Profiles an engine by timing real requests to it. Implements `profiler.measure.ModelProbe`.
 
 The times include everything a run pays for: the step itself, the request's way into the engine and
-the token's way out. Prompts are random, so no KV is reused.
+the token's way out. Prompts are random, so that they share no KV but that of a template.
 """
 
 import asyncio
@@ -17,10 +17,14 @@ from flashedge.profiler.roofline import Sample
 from flashedge.scheduling.costs import count_flops
 from flashedge.types import Problem, Sampling
 
-WORDS = (8, 48)  # lengths of the two texts that show how many tokens a word takes
+WORD_COUNTS = (8, 48)
+"""Words of the two texts that show how many tokens a word takes. Chosen by hand: both fit any
+context, and a token more or less changes little between them."""
 
 
 class _EngineProbe:
+    """What both probes share. The attributes are described at `ModelProbe`."""
+
     def __init__(
         self, name: str, shape: ModelShape, max_context: int, max_sequences: int, kv_bytes: int
     ) -> None:
@@ -64,8 +68,8 @@ class GeneratorProbe(_EngineProbe):
         kv_bytes: int,
         open_stream: Callable[[ExtendRequest], AsyncGenerator[Chunk]] | None = None,
     ) -> None:
-        """open_stream: replaces `Generator.extend`, to continue past the end of an answer: random
-        prompts are soon answered."""
+        """open_stream: replaces `Generator.extend` and goes on past the end of an answer, since a
+        model soon ends its answer to random tokens."""
         super().__init__("generator", shape, generator.max_model_len, max_sequences, kv_bytes)
         self._open = open_stream or generator.extend
         self._vocab_size = generator.codec.vocab_size
@@ -76,23 +80,24 @@ class GeneratorProbe(_EngineProbe):
         return self._make_sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        """Times the span in which all of them decode: from the last one's first token to the first
-        one's end. None when that span holds no token."""
+        """Times the span in which all sequences decode: from the last one to begin to the first one
+        to end. None if no token falls into it."""
         room = max(1, self.max_step_tokens - sequences)
-        slack = 3 + sequences * context // room  # those prefilled first start first
+        slack = 3 + sequences * context // room  # steps before all decode, and three to spare
         count = steps + slack
         prompt = max(1, context - count // 2)  # so that the mean context is `context`
         arrivals = await asyncio.gather(
             *(self._time_tokens(prompt, count) for _ in range(sequences))
         )
-        since, until = max(t[0] for t in arrivals), min(t[-1] for t in arrivals)
-        first = min(arrivals, key=lambda times: times[-1])
-        counted = sum(since < at <= until for at in first)
+        first_ended = min(arrivals, key=lambda times: times[-1])
+        since, until = max(times[0] for times in arrivals), first_ended[-1]
+        counted = sum(since < at <= until for at in first_ended)
         if counted == 0:
             return None
         return self._make_sample(DECODE, sequences, context, 1, (until - since) / counted)
 
     async def _time_tokens(self, context: int, count: int) -> list[float]:
+        """Returns the time at which each of `count` tokens arrived."""
         times: list[float] = []
         async with aclosing(self._open(self._make_request(context, count))) as stream:
             async for chunk in stream:
@@ -111,7 +116,7 @@ class GeneratorProbe(_EngineProbe):
 
 
 class VerifierProbe(_EngineProbe):
-    """Times the scoring of paths with one step, whose problem has the requested length."""
+    """Times the scoring of paths that have one step and a problem of the requested length."""
 
     decodes = False
 
@@ -120,16 +125,17 @@ class VerifierProbe(_EngineProbe):
     ) -> None:
         super().__init__("verifier", shape, verifier.max_model_len, max_sequences, kv_bytes)
         self._verifier = verifier
-        self._line: tuple[float, float] | None = None  # tokens of a path = first + words * second
+        self._line: tuple[float, float] | None = None
+        """(start, each): a path has start + each * words tokens. None before the first prompt."""
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
         words = await self._fit_words(tokens)
         requests = [self._make_request(words) for _ in range(sequences)]
         began = self.now_s()
-        scored = await asyncio.gather(*(self._verifier.score(r) for r in requests))
+        scored = await asyncio.gather(*(self._verifier.score(request) for request in requests))
         seconds = self.now_s() - began
-        context = sum(s.cached_tokens for s in scored) / sequences
-        new = sum(s.tokens for s in scored) / sequences - context
+        context = sum(each.cached_tokens for each in scored) / sequences
+        new = sum(each.tokens for each in scored) / sequences - context
         return self._make_sample(PREFILL, sequences, context, new, seconds)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
@@ -139,10 +145,11 @@ class VerifierProbe(_EngineProbe):
         """How many words a problem needs for its path to have about `tokens` tokens."""
         if self._line is None:
             few, many = [
-                (await self._verifier.score(self._make_request(words))).tokens for words in WORDS
+                (await self._verifier.score(self._make_request(words))).tokens
+                for words in WORD_COUNTS
             ]
-            each = (many - few) / (WORDS[1] - WORDS[0])
-            self._line = (few - each * WORDS[0], each)
+            each = (many - few) / (WORD_COUNTS[1] - WORD_COUNTS[0])
+            self._line = (few - each * WORD_COUNTS[0], each)
         start, each = self._line
         return max(1, round((tokens - start) / each))
 

@@ -1,4 +1,4 @@
-"""Finds the profile of a pair, if it was measured on this machine with this software."""
+"""Finds the profile of a pair, if it was measured with this machine's devices and software."""
 
 import importlib.metadata
 from pathlib import Path
@@ -19,7 +19,7 @@ def locate_profile(pair: Pair, config: Config) -> Path:
 
 
 def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
-    """What a profile depends on. Raises ConfigError, EngineError without a card."""
+    """What a profile depends on, by name. Raises ConfigError, EngineError if no card answers."""
     name, version = find_vllm()
     try:
         device = describe_device(detect_device_kind())
@@ -45,5 +45,5 @@ def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
 
 
 def find_profile(pair: Pair, config: Config) -> FoundProfile:
-    """The pair's profile, if its fingerprint is today's. Raises as the fingerprint does."""
+    """Load the pair's profile if it is valid. Raises as `compute_profile_fingerprint`."""
     return load_profile(locate_profile(pair, config), compute_profile_fingerprint(pair, config))

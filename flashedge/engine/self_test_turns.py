@@ -1,4 +1,4 @@
-"""The time that a pair's self-test may take, and when: only while nobody uses its engines."""
+"""Gives a pair's self-test turns in which nobody else uses the engines, and limits their time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -9,12 +9,12 @@ from typing import Any
 from flashedge.scheduling.kv.split import EngineRole
 
 LIMIT_S = 120.0
-"""Time of its own that a self-test gets. A small model needs a second."""
+"""Most seconds of a self-test's turns together. Chosen by hand: in a tenth, 1.5B parameters on two
+CPU cores would not end one step; deterministic requests have to wait for the test."""
 LONGEST_S = 2.0
-"""A user's request may have to wait for one turn, so work that is known to take longer is not
-begun."""
+"""Longest that one turn should take, for users may wait for it. Longer work is not begun."""
 POLL_S = 0.05
-"""Between two looks whether the engines are free: little against a turn."""
+"""Seconds between two looks whether the engines are free: few against the time of a turn."""
 UNTESTED: Mapping[str, Any] = {
     "batch_invariant": None,
     "invariant_tokens": 0,
@@ -22,7 +22,7 @@ UNTESTED: Mapping[str, Any] = {
     "score_shape": None,
     "no_passes": None,
 }
-"""What is known without a self-test."""
+"""The results of a self-test that has found out nothing. See `VllmPair.self_test`."""
 
 
 @dataclass(slots=True)
@@ -30,16 +30,16 @@ class Turns:
     """Lets the self-test compute while nobody else does."""
 
     is_free: Callable[[], Awaitable[bool]] | None = None
-    """Asks whether the engines serve and nobody uses them. None: nobody else knows them yet."""
+    """Asks whether the engines serve and nobody uses them. None if nobody else can use them yet."""
     count: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
-    """Tells whoever moves memory between the engines of a turn on one of them."""
+    """Opened around each turn, for whoever moves memory between the engines."""
     left_s: float = LIMIT_S
-    """What is left of the test's own time."""
+    """Seconds that are left for turns."""
 
     @asynccontextmanager
     async def take(self, role: EngineRole) -> AsyncIterator[None]:
-        """Wait until nobody uses the engines, for a turn on one of them. Raises TimeoutError when
-        the test has used up its time; waiting does not count."""
+        """Wait until nobody uses the engines, then open a turn on one of them. Raises TimeoutError
+        when the turns have used up their time. Waiting does not count."""
         # The engines are in other processes, so no event tells that they are free.
         while self.is_free and not await self.is_free():  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)

@@ -16,7 +16,7 @@ from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.memory_plan import count_sequences
-from flashedge.engine.platform import have_own_processors, runs_on_cpu
+from flashedge.engine.platform import engines_have_own_processors, runs_on_cpu
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, RequestError
 from flashedge.models.folders import fingerprint_pair
@@ -173,7 +173,7 @@ class ServedPair:
             await self._engines.start()
             await self._tune()
             if self._kv_manager is not None:
-                plain = plain.watched_by(self._kv_manager.watch_plain_request)
+                plain = plain.with_watch(self._kv_manager.watch_plain_request)
             self._plain = plain
             self._protocols = await self._engines.serve_protocols(plain)
             self._testing = asyncio.create_task(self._run_self_test(), name="self-test")
@@ -380,7 +380,7 @@ class ServedPair:
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
         """Build what a run works with: all optimizations that are configured, or none."""
         features = self._config.features
-        separate = have_own_processors(self._config.threads_per_engine)
+        separate = engines_have_own_processors(self._config.threads_per_engine)
         chosen = Optimizations.from_features(features, separate_processors=separate)
         return build_engines(
             Optimizations.none() if baseline else chosen,

@@ -1,8 +1,8 @@
 """Tests, in a process of its own, whether the installed CUDA build works on this card.
 
-It runs what every start of an engine needs: one real operation on the card, vLLM's compiled
+It tries what every start of an engine needs: one real operation on the card, vLLM's compiled
 kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` and
-`flashedge doctor` run it. `card_maps_memory` tests in the same way whether KV memory can move.
+`flashedge doctor` run it. `card_maps_memory` tests in another process whether KV memory can move.
 """
 
 import dataclasses
@@ -24,24 +24,25 @@ from flashedge.engine.card_needs import COMPILER_HINTS, DRIVER_HINTS
 log = logging.getLogger(__name__)
 
 LIMIT_S = 180
-"""The first import of torch and of 79 MB of kernels from a slow disk takes its time."""
+"""Seconds for the whole check. Chosen by hand: a tenth is too short for 79 MB of kernels and torch
+from a slow disk; ten times as many would hold up setup if a driver hangs."""
 TRIAL_LIMIT_S = 60
-_SIZE = 64
+"""Seconds for mapping a few pages, for which no kernels are loaded."""
+_SIZE = 64  # rows and columns of the matrices that are multiplied
 _REINSTALL = "delete the environment and run bash scripts/setup.sh --cuda again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
     name: str
-    """cuda, kernels or triton"""
+    """The tested part: cuda, kernels or triton."""
     error: str | None
     """None if the part works."""
     hint: str | None = None
 
 
 def check_installed_build() -> list[CardVerdict]:
-    """Run the check in another process, because a CUDA context lives as long as its process. The
-    list ends with the first part that does not work."""
+    """Run `check_build` in another process, because a CUDA context lives as long as its process."""
     try:
         done = _run_module("flashedge.engine.vllm.card_check", "--json", limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -77,10 +78,10 @@ def check_build() -> Iterator[CardVerdict]:
 
 
 def multiply_on_card() -> None:
-    """Multiply two matrices on the card. Raises RuntimeError with CUDA's own reason."""
+    """Multiply matrices on the card. Raises what torch raises, RuntimeError for a wrong product."""
     import torch
 
-    torch.cuda.init()  # `torch.cuda.is_available()` would not say why it is not
+    torch.cuda.init()  # unlike `torch.cuda.is_available()` it says what is wrong
     ones = torch.ones(_SIZE, _SIZE, device="cuda")
     total = float((ones @ ones).sum())
     if total != _SIZE**3:
@@ -96,8 +97,7 @@ def load_kernels() -> None:
 
 
 def list_kernels(package: Path) -> list[str]:
-    """vLLM's main extension modules: `vllm._C`, or `vllm._C_stable_libtorch` for CUDA 13. Raises
-    ImportError when there is none."""
+    """vLLM's extension modules, such as `vllm._C`. Raises ImportError if there is none."""
     names = sorted(f"vllm.{file.name.partition('.')[0]}" for file in package.glob("_C*.so"))
     if not names:
         raise ImportError(f"there are no compiled kernels in {package}")
@@ -125,8 +125,7 @@ def _choose_cuda_hint(error: str) -> str:
 
 @functools.cache
 def card_maps_memory() -> bool:
-    """Whether a trial process (`cuda_pages`) could map and unmap memory of the card. If not, the
-    log says why."""
+    """Whether a trial process (`cuda_pages`) can map memory of the card. If not, logs why."""
     try:
         trial = _run_module("flashedge.engine.vllm.inside.kv.cuda_pages", limit_s=TRIAL_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -141,6 +140,7 @@ def card_maps_memory() -> bool:
 
 
 def main() -> int:
+    """Print the verdicts as JSON (--json), or only what does not work. Returns the exit code."""
     verdicts = list(check_build())
     failed = [verdict for verdict in verdicts if verdict.error is not None]
     if "--json" in sys.argv[1:]:

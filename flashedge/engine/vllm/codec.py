@@ -15,8 +15,8 @@ from flashedge.types import Message, TokenIds
 
 
 class HFCodec:
-    """Implements `engine.base.Codec`. Raises CheckpointError when the tokenizer can't be loaded, or
-    when its chat template does not know one of the `variables` of every conversation."""
+    """Implements `engine.base.Codec`. Raises CheckpointError if the tokenizer can't be loaded or
+    its template lacks one of `variables`, which all conversations get."""
 
     def __init__(
         self, path: Path, variables: Mapping[str, Any] = NO_VARIABLES, *, thinks: bool = False
@@ -65,7 +65,7 @@ class HFCodec:
 
 
 def _read_eos_ids(path: Path, tokenizer_id: int | None) -> frozenset[int]:
-    """The ids of the generation config and the tokenizer's own."""
+    """The ids that end an answer: those of the generation config and the tokenizer's own."""
     try:
         ids = GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id
     except OSError:

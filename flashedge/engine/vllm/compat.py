@@ -1,7 +1,7 @@
-"""What ties FlashEdge to one version of vLLM: the check at start and the environment.
+"""Checks the version of vLLM, and sets the environment variables that it reads.
 
 scripts/vllm_seams lists the names of vLLM that FlashEdge depends on, and compares them with another
-vLLM before an upgrade. `inside.patches` lists those that it adds to vLLM or replaces in it.
+vLLM before an upgrade. `inside.patches` lists those that FlashEdge adds to vLLM or replaces in it.
 """
 
 import logging
@@ -16,8 +16,7 @@ ALLOW = "FLASHEDGE_ALLOW_VLLM"
 
 
 def check_version() -> None:
-    """Raise ConfigError on a minor version of vLLM that FlashEdge was not checked with, or warn if
-    FLASHEDGE_ALLOW_VLLM=1."""
+    """Raise ConfigError for an unchecked version of vLLM, or warn if FLASHEDGE_ALLOW_VLLM=1."""
     name, version = find_vllm()
     if version.startswith(f"{CHECKED}."):
         return
@@ -33,21 +32,20 @@ def check_version() -> None:
 
 
 def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> None:
-    """Set the variables that vLLM reads on import, for this process and its children."""
+    """Set environment variables for this process and its children. vLLM reads some on import, so
+    this has to come first. threads: of each engine on a CPU."""
     settings = {
-        # What uses vLLM without our patches gets the first model runner; our engines' options name
-        # theirs (`inside.runner_kind`).
+        # For code without our patches. Our engines choose by their options (`inside.runner_kind`).
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        # vLLM tries FlashInfer's sampler at start. That compiles it, which fails without nvcc, and
-        # our noise samples without it.
+        # vLLM would compile FlashInfer's sampler at start, which fails without nvcc. Our noise
+        # samples without it.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         # vLLM would pin both engines to core 0.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
-        # See `batch_invariance`. In the user's shell it would break the engines of a CPU.
+        # See `batch_invariance`. A 1 in the user's shell would break engines on a CPU.
         "VLLM_BATCH_INVARIANT": "1" if batch_invariant else "0",
-        # The workers of an engine with several cards. A fork would copy the locks of the core's
-        # threads.
+        # For the workers of several cards. A fork would copy locks that other threads hold.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -62,13 +60,13 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
         # of each engine. vLLM keeps the last 128 of each layer's shape by itself.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     else:
-        # Torch would ask CUDA whether there are cards, and no process forked later could use it.
+        # Torch would otherwise ask CUDA whether there are cards, and then no fork could use CUDA.
         settings["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-        # CUDA would otherwise call the fastest card the first, and NVML the one in the first slot.
+        # CUDA would otherwise number cards by speed, but NVML numbers them by their slots.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if batch_invariant:
-        # For some models vLLM sets this in our process when it reads their options, and whether the
-        # other engine sees it would depend on which thread is faster.
+        # For some models vLLM sets this in our process while it builds an engine's configuration.
+        # Whether the other engine sees it would depend on which thread is faster.
         os.environ.setdefault("VLLM_USE_BREAKABLE_CUDAGRAPH", "0")
     os.environ.update(settings)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -77,8 +75,8 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
 def prepare_decoders() -> None:
     """Make the decoders of vLLM's messages before two engines start in two threads.
 
-    msgspec 0.22 publishes what it knows of a type before that is complete; another thread's decoder
-    that uses it meanwhile ends this process by signal 11.
+    msgspec 0.22 caches its description of a type before it is complete. A decoder that another
+    thread makes meanwhile crashes this process by signal 11.
     """
     from msgspec.msgpack import Decoder
     from vllm.v1.engine import EngineCoreOutputs, EngineCoreReadyResponse

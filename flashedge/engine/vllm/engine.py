@@ -1,4 +1,4 @@
-"""The base of both vLLM engines: the life of their process, its health and its KV memory."""
+"""The base of both vLLM engines: start and stop, health, and KV memory."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from flashedge.scheduling.determinism import ReplayShape
 
 
 class VllmEngine:
-    """One engine process behind an engine of `engine.base`.
+    """Implements `engine.base.Engine` on one engine process.
 
     A restarted process gets the last budget again and stays offloaded if it was."""
 
@@ -31,22 +31,22 @@ class VllmEngine:
         return self.options.max_model_len
 
     async def start(self, *, shrinks: bool = True) -> None:
-        """Start the process and load the model. Raises EngineError when that fails.
+        """Start the process and load the model. Raises EngineError if that fails.
 
-        shrinks: whether it starts with a smaller batch where memory is short."""
+        shrinks: whether to start with a smaller batch if memory is short."""
         await self.process.start(shrinks=shrinks)
 
     @property
     def has_smaller_batch(self) -> bool:
-        """Whether memory was short for the batch that it was configured with."""
+        """Whether the batch is smaller than configured, because memory was short."""
         return self.process.options.max_num_seqs != self.options.max_num_seqs
 
     async def stop(self) -> None:
         await self.process.stop()
 
     async def measure_memory(self) -> dict[str, int]:
-        """Measure the memory of the largest step (`inside.step_memory`), before any request. Raises
-        EngineDead, and EngineError where the step does not fit the memory."""
+        """Measure the memory of the largest step, before any request. Returns bytes by the names of
+        `inside.step_memory`. Raises EngineError, also if the step does not fit the memory."""
         kv_bytes = self.options.kv_start_bytes or self.options.kv_bytes
         found: dict[str, int] = await self.process.call("measure_memory", kv_bytes)
         return found
@@ -55,15 +55,15 @@ class VllmEngine:
         return await self.process.view()
 
     async def budget(self, kv_bytes: int) -> int:
-        """See `engine.base`. At least one request of full length always fits."""
+        """See `engine.base`. Grants at least room for one request of full length."""
         self._budget = kv_bytes  # if the engine is down, the next process gets it
         self._limit_start()
         self._budget = await self.process.budget(kv_bytes)
-        self._limit_start()  # not to what was refused: the other engine may have that memory
+        self._limit_start()  # by what was granted: the other engine may have the rest
         return self._budget
 
     def _limit_start(self) -> None:
-        """A restarted process claims its budget at its start, and next to nothing if offloaded."""
+        """Let a restarted process start with its budget, or with next to nothing if offloaded."""
         self.process.start_limit_bytes = 0 if self._is_offloaded else self._budget
 
     async def offload(self, *, keep: bool = True) -> int:
@@ -83,15 +83,13 @@ class VllmEngine:
             await self.process.call("rank_programs", list(keys))
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
-        """Compute deterministic requests in this shape from now on. None may be open. Raises
-        EngineDead."""
+        """Compute deterministic requests in this shape. None may be running. Raises EngineDead."""
         self._replay_shape = shape
         await self.process.call("set_replay_shape", shape.to_json())
 
     async def _configure_restarted(self) -> None:
-        """Bring a restarted process to the state of its predecessor. An engine that is offloaded
-        claims no memory for its budget."""
-        if self._is_offloaded:
+        """Bring a restarted process to the state of its predecessor."""
+        if self._is_offloaded:  # first, so that the budget claims no memory
             await self.offload(keep=False)
         if self._budget is not None:
             await self.process.budget(self._budget)

@@ -33,18 +33,20 @@ if TYPE_CHECKING:
 
 
 LEAST_FREE = 0.01
-"""Share of the device's memory that has to be free for vLLM to start. Its default of 0.92 would
-refuse the second engine on a card. The memory plan bounds both (`models.memory.fit`)."""
+"""Share of the device's memory that has to be free for vLLM to start an engine. vLLM's default of
+0.92 would refuse the second engine on a card. The memory plan bounds both (`models.memory.fit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     name: str
-    """What messages call the engine: generator or verifier."""
+    """generator or verifier"""
     model: Path
+    """The checkpoint's folder."""
     dtype: str
     max_model_len: int
     kv_bytes: int
+    """Bytes of the whole KV pool."""
     kv_start_bytes: int | None = None
     """Bytes of the KV pool backed by memory at start. None backs all of it; on CPU the pages are
     committed on first write."""
@@ -53,31 +55,31 @@ class EngineOptions:
     boundaries: Mapping[str, Any] = field(default_factory=dict)
     """The generator's rules (`search.step_rules.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
-    """Whether PyTorch draws the tokens on a card too, and not the Triton kernel."""
+    """Whether tokens are drawn by PyTorch on a card too, instead of by our Triton kernel."""
     visible_cards: str | None = None
-    """CUDA_VISIBLE_DEVICES of the engine's process. None: that of the daemon."""
+    """CUDA_VISIBLE_DEVICES of the engine's process. None leaves it as the daemon's."""
     cards: int = 1
-    """How many cards (or CPUs) vLLM spreads the engine over by tensor parallelism. Sizes of memory
-    are those of each card."""
+    """Cards that share the model by tensor parallelism, 1 on a CPU. Memory sizes are per card."""
     card_names: str | None = None
-    """What health calls the cards."""
+    """See `engine.base.Health.cards`."""
     owns_cards: bool = False
     """Whether the other engine runs on other cards."""
     max_num_seqs: int = CPU_SEQUENCES
     max_batched_tokens: int = MAX_STEP_TOKENS
+    """Most tokens of one step, at least `max_num_seqs`."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the one before it is computed."""
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     graph_sizes: tuple[int, ...] = ()
-    """Sizes of a step with a CUDA graph: sequences of a generator, tokens of a verifier. Empty runs
-    the model without graphs and uncompiled."""
+    """Sizes of a step with a CUDA graph, in sequences for a generator, in tokens for a verifier.
+    Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
     """A multiple of 32 on a CPU."""
     offload_folder: Path = Path(tempfile.gettempdir())
-    """For offloaded KV that goes to a file."""
+    """Holds the files of offloaded KV."""
     offload_to_file: bool = False
-    """Whether offloaded KV always goes to a file. Otherwise it does where memory is short."""
+    """Whether offloaded KV always goes to a file, and not only when host memory is short."""
     quantization: str | None = None
     """How vLLM quantizes the layers while it loads them, one of `models.specs.ONLINE_METHODS`."""
     reasoning_parser: str | None = None
@@ -87,8 +89,7 @@ class EngineOptions:
     hang_s: float = 60.0
     """An engine that gives no sign of life for this long is killed and started again."""
     slowest_token_s: float = 0.0
-    """Seconds that an engine may take for each token of its step. Their sum, up to
-    `live_process.MOST_STEP_S`, replaces `hang_s` where it is longer."""
+    """A step may take this for each token, if that is more than `hang_s`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 
@@ -98,6 +99,7 @@ class EngineOptions:
         return AsyncEngineArgs(**self.list_args())
 
     def list_args(self) -> dict[str, Any]:
+        """The fields of vLLM's AsyncEngineArgs by name."""
         # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
         # Ours are set before any process starts, and one process is faster than two.
         uniproc = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
@@ -106,7 +108,7 @@ class EngineOptions:
             "dtype": self.dtype,
             "max_model_len": self.max_model_len,
             "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": max(self.max_batched_tokens, self.max_num_seqs),
+            "max_num_batched_tokens": self.max_batched_tokens,
             "kv_cache_memory_bytes": self.kv_bytes,
             "gpu_memory_utilization": LEAST_FREE,
             "block_size": self.block_tokens,
@@ -134,7 +136,7 @@ class EngineOptions:
         return {**args, **self.extra}
 
     def _build_additional_config(self) -> dict[str, Any]:
-        """What our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
+        """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
         start = self.kv_start_bytes
         ours = {
             KV_START: start and start / self.kv_bytes,
@@ -148,7 +150,7 @@ class EngineOptions:
 
 
 def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:
-    """The options of the engine `name`, generator or verifier, on its cards."""
+    """Add the cards on which the layout puts the engine. name: generator or verifier."""
     cards: EngineCards = getattr(layout, name)
     return replace(
         options,
@@ -169,9 +171,10 @@ def build_options(
     *,
     on_card: bool,
 ) -> EngineOptions:
-    """The options of the engine `name`, generator or verifier.
+    """Build the options of an engine, except for its cards (`place_engine`).
 
-    kv_bytes: by the plan. room: bytes of KV that the engine can grow to; None fixes it to the plan.
+    name: generator or verifier. path: of its checkpoint. kv_bytes: of KV at its start. room: bytes
+    of KV that it may grow to; None keeps it at `kv_bytes`.
     """
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]

@@ -58,7 +58,7 @@ class VllmGenerator(VllmEngine):
         return self.stream(request, build_params(request, self.codec, self.max_model_len))
 
     async def stream(self, request: ExtendRequest, params: SamplingParams) -> AsyncGenerator[Chunk]:
-        """Run `request` with vLLM's parameters, which the caller builds from it."""
+        """Run `request` with vLLM's parameters for it (`build_params`). Raises as `extend`."""
         if len(request.token_ids) >= self.max_model_len:
             raise ContextOverflow(
                 f"{len(request.token_ids)} tokens do not fit the generator's context of "
@@ -73,7 +73,7 @@ class VllmGenerator(VllmEngine):
         name = f"gen-{next(_ids)}"
         with self.process.open_request(name) as llm:
             prompt = tokens_input(list(request.token_ids))
-            outputs = llm.generate(prompt, params, name, priority=request.priority)
+            outputs = llm.generate(prompt, params, name)
             async with aclosing(outputs) as stream:
                 start, is_first = 0, True
                 async for output in stream:
@@ -85,7 +85,7 @@ class VllmGenerator(VllmEngine):
                     yield chunk
 
     def _make_chunk(self, output: Any, request: ExtendRequest, start: int) -> Chunk:
-        """start: how many tokens of the step were in earlier outputs."""
+        """start: number of tokens in earlier outputs of the request."""
         part = output.outputs[0]
         extras = output.kv_transfer_params or {}
         ids = tuple(part.token_ids)
@@ -113,8 +113,7 @@ class VllmGenerator(VllmEngine):
 def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
-    """vLLM's parameters for `request`. `changes` replace single fields. Raises RequestError where a
-    deterministic request asks for what can't be verified."""
+    """Build vLLM's parameters. changes: fields to replace. Raises RequestError."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -157,9 +156,10 @@ class VllmSpeculator:
 
     def __init__(self, process: EngineProcess) -> None:
         self.flat_batch = 0
-        """Sent to the engine with each level, so that it survives a restart."""
+        """Sent with each `drop_unused`, so that a restarted process gets it too."""
         self._process = process
-        self._drawn: dict[str, dict[int | None, int]] = {}  # by run and process, last reported
+        self._drawn: dict[str, dict[int | None, int]] = {}
+        """The last reported number of drawn tokens, by run and pid."""
 
     async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
         found = await self._call("list_complete_drafts", run) or ()
@@ -170,19 +170,18 @@ class VllmSpeculator:
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
     async def end_run(self, run: str) -> int:
-        """See `engine.base`. A process that died counts only what it had drawn when the last level
-        began."""
+        """See `engine.base`. Of a process that died it counts the tokens of its last report."""
         await self._call_and_count(run, "end_run", run)
         return sum(self._drawn.pop(run, {}).values())
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
-        """Keep the count of the run's draft tokens, which the call returns."""
+        """Call a method that returns the number of the run's draft tokens, and keep that number."""
         process = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:
             self._drawn.setdefault(run, {})[process] = drawn
 
     async def _call(self, method: str, *args: Any) -> Any:
-        """None when the engine is dead."""
+        """Returns None if the engine is dead."""
         with suppress(EngineDead):
             return await self._process.call(method, *args)

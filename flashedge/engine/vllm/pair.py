@@ -1,4 +1,4 @@
-"""Both vLLM engines of a pair on one device, each in its own process."""
+"""Both vLLM engines of a pair, each in its own process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flashedge.engine.memory_plan import (
     count_sequences,
     find_measured,
     keep_measured,
-    read_engine_card,
+    read_verifier_card,
     resolve_memory,
 )
 from flashedge.engine.platform import detect_device_kind, find_vllm, runs_on_cpu
@@ -57,8 +57,9 @@ _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
 """The entry point by which vLLM, too, looks for Triton on a CPU."""
 SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
-"""Operations a second of the slowest card, and of the slowest thread of a CPU. A token takes two of
-them for each weight."""
+"""Operations a second that the slowest card, and a thread of the slowest CPU, are taken to compute.
+A token takes two for each weight. Chosen by hand to tell hung engines: ten times as many would kill
+slow ones that work; a tenth would find a hang ten times later."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -66,7 +67,7 @@ class VllmPair:
     """Generator and verifier of a pair, with their naive twins on the same processes.
 
     The constructor is cheap: it checks versions, settings and checkpoints, and starts the fork
-    server, which imports vLLM meanwhile. The engines exist once `start` has returned.
+    server, which imports vLLM in the background. The engines exist once `start` has returned.
     """
 
     generator: VllmGenerator
@@ -84,8 +85,9 @@ class VllmPair:
     ) -> None:
         """kv_bytes: of generator and verifier at their start. None takes the memory plan's.
 
-        is_planned: whether KV sizes were planned, so that a first start may lower them. None: if
-        `config` or models.toml leaves one open. Raises ConfigError or CheckpointError.
+        is_planned: whether KV sizes were planned, so that a first start may lower them. None: they
+        were if `config` or models.toml leaves one open. Raises ConfigError, and EngineError where
+        no card answers.
         """
         compat.check_version()
         compat.prepare_environment(
@@ -110,7 +112,7 @@ class VllmPair:
         self._built = False
 
     async def start(self) -> None:
-        """Start both engines. If either fails, stop the other and raise EngineError."""
+        """Start both engines. If one fails, stop both and raise EngineError or CheckpointError."""
         await asyncio.to_thread(self._build)
         self._built = True
         try:
@@ -160,7 +162,7 @@ class VllmPair:
             log.warning("the measured memory is not kept: %s", error.line)
 
     async def _measure(self, engine: VllmEngine) -> EngineMemory | None:
-        """None if that fails, which does not stop the engine from serving."""
+        """As `measure_engine`. None if that fails: the engine can serve without it."""
         try:
             return await measure_engine(engine)
         except EngineError as error:
@@ -168,11 +170,11 @@ class VllmPair:
             return None
 
     async def _start_in_turn(self) -> None:
-        """If the generator takes more than was estimated, the verifier gets less KV, unless its
-        size was set."""
+        """Start the generator, then the verifier. If the generator takes more memory than was
+        estimated, the verifier gets less KV, unless its size was set."""
         await self.generator.start()
         await self._measure(self.generator)  # it keeps the memory of its largest step
-        card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
+        card = await asyncio.to_thread(read_verifier_card, self._config)
         options = self.verifier.options
         need = find_need(self._pair, self._config, card)
         room = max(card.free_bytes - need.engines[1].total, need.least_kv_bytes[1])
@@ -185,8 +187,8 @@ class VllmPair:
         await self.verifier.start()
 
     async def measure_memory(self) -> None:
-        """Measure and keep what the started engines take on a CPU; on a card their first start did
-        this. Raises EngineError, StoreError."""
+        """Measure and keep the memory that the started engines take on a CPU. On a card their first
+        start has done this. Raises EngineError, StoreError."""
         if runs_on_cpu():
             generator, verifier = find_pair_shapes(self._pair, self._config)
             found = (
@@ -207,9 +209,10 @@ class VllmPair:
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:
         """Test whether the generator's kernels are batch-invariant here (`batch_invariance`), and
-        choose the shapes in which both engines compute what is deterministic (`shape_probe`).
+        choose the shapes of both engines for deterministic requests (`shape_probe`).
 
-        A test that uses up its time says so as its `failure`. Raises EngineDead."""
+        Returns what these found, by the names of `UNTESTED` and some more; the `fingerprint`; and a
+        `failure` if the time was too short. Raises EngineDead."""
         from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
 
         found = dict(UNTESTED)
@@ -222,11 +225,11 @@ class VllmPair:
             found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         except TimeoutError:
             found["failure"] = "it takes too long on this machine"
-        bits = await asyncio.to_thread(describe_bits, self._pair, self._config, found)
-        return {**found, "fingerprint": bits}
+        fingerprint = await asyncio.to_thread(build_fingerprint, self._pair, self._config, found)
+        return {**found, "fingerprint": fingerprint}
 
     async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
-        """vLLM's HTTP protocols over the generator, and its scores over the verifier."""
+        """Build the app of vLLM's HTTP routes. `/score` asks the verifier, others the generator."""
         await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports
         from flashedge.engine.vllm.serving.protocols import VllmProtocols
         from flashedge.engine.vllm.serving.scores import VllmScores
@@ -237,8 +240,8 @@ class VllmPair:
         gc.freeze()  # see `LiveProcess.start`
         return partial(_answer, protocols, scores)
 
-    def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
-        """What `profiler` measures the started engines by. Raises CheckpointError."""
+    def build_probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
+        """Build what `profiler` measures the started engines with. Raises CheckpointError."""
         from flashedge.engine.vllm.generator import build_params
 
         generator, verifier = self.generator, self.verifier
@@ -286,15 +289,15 @@ class VllmPair:
             options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
-            # For requests outside any run that leave it out.
+            # The sampling of requests outside any run that leave it out.
             extra={**options.extra, "override_generation_config": asdict(self._pair.sampling)},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
         self.generator = VllmGenerator(options, codec)
         self.stock_generator = StockGenerator(self.generator)
-        judge, path = self._pair.verifier, self._verifier_path
-        self._prm = find_family(judge.family)(path, judge.options)
-        self._set_verifier(self._build_options("verifier", judge, path, plan[1], room))
+        entry, path = self._pair.verifier, self._verifier_path
+        self._prm = find_family(entry.family)(path, entry.options)
+        self._set_verifier(self._build_options("verifier", entry, path, plan[1], room))
         compat.prepare_decoders()
 
     def _set_verifier(self, options: EngineOptions) -> None:
@@ -323,7 +326,7 @@ async def _answer(
 
 
 async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -> EngineMemory:
-    """Measure what an engine takes in addition to its KV, on the first of its cards.
+    """Measure the memory that an engine takes in addition to its KV, on the first of its cards.
 
     Its process counts what it holds itself while it runs the largest step that the batch limit
     allows. weights_bytes: for an engine on a CPU, which does not know them. Raises EngineError.
@@ -339,29 +342,25 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
 
 
 def check_second_runner(config: Config) -> None:
-    """Raise ConfigError where vLLM's second model runner is asked for and can't run, before vLLM
-    finds out."""
+    """Raise ConfigError if vLLM's second model runner is switched on and can't run here."""
     if (
         config.features.second_runner
         and runs_on_cpu()
         and not importlib.metadata.entry_points(**TRITON_ON_CPU)
     ):
         raise ConfigError(
-            "second_runner is on, and vLLM's second model runner needs Triton, which has no"
+            "second_runner is on, but vLLM's second model runner needs Triton, which has no"
             " backend for a CPU here",
-            hint="leave it out on a CPU",
+            hint="switch the feature second_runner off",
             param="features",
         )
 
 
-# ---------------------------------------------------------------- the fingerprint of its bits
+def build_fingerprint(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect what tokens and scores depend on besides the request, as JSON values by name.
 
-
-def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
-    """What tokens and scores depend on besides the request, as plain JSON values by name.
-
-    Two deterministic runs of one request are promised to be equal where their fingerprints are.
-    self_test: holds the shapes of the passes. The files of both models are read at their ends.
+    Equal deterministic requests get equal bits if their fingerprints are equal. self_test: has the
+    shapes of the passes. Reads the beginning and the end of each file of weights.
     """
     import torch
 
@@ -387,10 +386,10 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
 
 
 def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
-    spec = getattr(pair, role)
+    spec, devices = getattr(pair, role), getattr(config.devices, role)
     return {
         "source": spec.source,
         "digest": fingerprint_model(spec, config),
         "dtype": spec.dtype,
-        "cards": len(getattr(config.devices, role) or "1"),
+        "cards": len(devices) if devices else 1,
     }

@@ -1,10 +1,10 @@
-"""Finds, when an engine starts, a shape in which passes give the same bits every time.
+"""Finds a shape (`ReplayShape`) in which an engine's passes give the same bits every time.
 
 A shape needs less of the kernels than batch invariance. With one window a pass, the same pass must
 give the same bits twice. With several, a row's bits must not depend on its place in the pass, nor
-on what the other rows hold (position invariance); and prompts may be computed in passes of several
-windows only if a window's bits do not depend on its place among those of its own sequence. The
-shapes are tried from the cheapest on, and the first that holds is taken.
+on what the other rows hold (position invariance). A pass may compute several windows of one prompt
+only if that gives the same bits as one window a pass. The shapes are tried from the cheapest on,
+and the first one that fulfils this is taken.
 
 Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """
@@ -36,6 +36,7 @@ GROUP = 4
 ITEMS = 6
 """Requests or paths that are compared."""
 TOKENS = 12
+"""Tokens that each request draws."""
 _SCORED = ScoreRequest(
     problem=Problem.from_text("What is 12 + 7?"),
     steps=("12 + 7 = 19, since 2 + 7 = 9.\n\n", "The answer is 19."),
@@ -48,8 +49,8 @@ Result = TypeVar("Result")
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     """The shapes to try, the cheapest first.
 
-    sequences: most of a step. A pass has logits for all of its rows, and on a card memory is
-    planned for the logits of this many."""
+    sequences: most of one step. A pass has logits for each of its rows, but the memory plan of a
+    card has room for only one row of logits per sequence."""
     window, group = CPU_WINDOW, GROUP
     if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
@@ -61,10 +62,10 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
 
 
 async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) -> dict[str, Any]:
-    """Find the first shape that holds, and let the generator use it.
+    """Find the first shape that gives the same bits every time, and let the generator use it.
 
-    Returns `replay_shape` as JSON, None if not even one window a pass gives the same bits twice,
-    and `position_invariant`, whether windows share a pass. Raises EngineDead, TimeoutError.
+    Returns `replay_shape`, as JSON or None if there is none, and `position_invariant`: whether it
+    has several windows a pass. Raises EngineDead, and TimeoutError by `turns`.
     """
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
@@ -72,8 +73,8 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
     def draw(request: ExtendRequest) -> Awaitable[object]:
         return draw_tokens(generator, request)
 
+    take = partial(turns.take, EngineRole.GENERATOR)
     for shape in shapes:
-        take = partial(turns.take, EngineRole.GENERATOR)
         if await _compute_same(generator, requests, draw, eq, shape, take):
             return {"replay_shape": shape.to_json(), "position_invariant": shape.group > 1}
     return {"replay_shape": None, "position_invariant": False}
@@ -82,28 +83,27 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
 async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """Find the first shape that holds, also after a prefix from the cache, and let the verifier
-    use it. Returns `score_shape` as JSON, None if none holds. Raises EngineDead, TimeoutError."""
+    """As `choose_shape` for the verifier's `score_shape`, compared after a cached prefix too."""
+    take = partial(turns.take, EngineRole.VERIFIER)
 
     async def compute(path: list[int]) -> torch.Tensor:
-        """The logits of all of the path's tokens. All KV is computed again."""
+        """Compute the logits of all of the path's tokens, without the prefix cache."""
         return (await verifier.compute_rows(path, _SCORED, reuse=False))[0]
 
-    async def hold_behind_prefix(alone: Sequence[torch.Tensor]) -> bool:
+    async def is_same_after_prefix(alone: Sequence[torch.Tensor]) -> bool:
         for path, rows in zip(paths, alone, strict=True):
-            async with turns.take(EngineRole.VERIFIER):
+            async with take():
                 await compute(path[: len(path) // 2 + 1])
-                behind, cached = await verifier.compute_rows(path, _SCORED, reuse=True)
-            if not torch.equal(behind, rows[cached:]):
+                after_prefix, cached = await verifier.compute_rows(path, _SCORED, reuse=True)
+            if not torch.equal(after_prefix, rows[cached:]):
                 return False
         return True
 
     shapes = list_shapes(verifier.options.max_num_seqs, on_cpu=on_cpu)
     paths = _build_paths(verifier, shapes[0])
     for shape in shapes:
-        take = partial(turns.take, EngineRole.VERIFIER)
         alone = await _compute_same(verifier, paths, compute, torch.equal, shape, take)
-        if alone and await hold_behind_prefix(alone):
+        if alone and await is_same_after_prefix(alone):
             return {"score_shape": shape.to_json()}
     return {"score_shape": None}
 
@@ -116,8 +116,8 @@ async def _compute_same(
     shape: ReplayShape,
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
-    """Compute each item alone in a shape. Empty unless all have the same bits in one batch, in
-    another order too, and, with several windows of prompt a pass, as with one."""
+    """Compute each item alone in a shape. Returns the results if each is the same in one batch with
+    all others, in either order, and with one window of a prompt a pass. Empty otherwise."""
 
     async def compute_alone() -> list[Result]:
         found = []
@@ -143,7 +143,7 @@ async def _compute_same(
 
 
 def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[ExtendRequest]:
-    """Prompts of less than a window up to more than a pass, within the context."""
+    """Requests with prompts from less than a window to more than a pass, within the context."""
     draw = Random(0)
     vocabulary = generator.codec.encode("0123456789+-=. ")
     longest = generator.max_model_len - TOKENS - 1
@@ -158,7 +158,7 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
 
 
 def _build_paths(verifier: VllmVerifier, shape: ReplayShape) -> list[list[int]]:
-    """Paths of less than a window up to more than two passes, within the context."""
+    """Token ids of paths from less than a window to more than two passes, within the context."""
     draw = Random(0)
     vocabulary = sorted(set(verifier.encode(_SCORED)))
     longest = min(verifier.max_model_len, 2 * shape.rows + shape.window)

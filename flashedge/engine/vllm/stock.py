@@ -1,8 +1,8 @@
 """The naive twins: the same engines used in the stock way, as the baseline of every comparison.
 
-A step ends at vLLM's stop string, which the detokenizer in the front end finds and then aborts the
-request. By the rule entropy the stream is cut at the first uncertain token. Every score is a pass
-over the whole path. Prefix cache, batch limit and dtype stay: stock vLLM has them too.
+A step ends at a stop string of vLLM: the detokenizer in the front end finds it and aborts the
+request. With an entropy rule the stream is closed before the first uncertain token. Every score is
+a pass over the whole path. Prefix cache, batch limit and dtype stay: stock vLLM has them too.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,7 +18,7 @@ from flashedge.types import BLANK_LINE, MARKERS, FinishReason
 
 
 class StockGenerator(EngineProxy[VllmGenerator]):
-    """The generator with stop strings instead of boundaries that its scheduler finds."""
+    """The generator with vLLM's own stops instead of boundaries that the scheduler finds."""
 
     @property
     def speculator(self) -> None:
@@ -29,7 +29,7 @@ class StockGenerator(EngineProxy[VllmGenerator]):
         return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        """Generate with a stop string, or with the marker words as stop tokens."""
+        """End a step at a stop string, or at the marker words as stop tokens."""
         rule = request.step_rule if request.to_boundary else None
         markers = self.codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
         params = build_params(
@@ -48,7 +48,7 @@ class StockGenerator(EngineProxy[VllmGenerator]):
 
 
 class StockVerifier(EngineProxy[VllmVerifier]):
-    """The verifier without reuse: every score takes a pass over the whole path."""
+    """The verifier without reuse of KV or scores."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
         return await self._engine.score_whole(request)

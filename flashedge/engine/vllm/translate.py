@@ -1,4 +1,4 @@
-"""The one place where vLLM's exceptions become those of `flashedge.errors`."""
+"""Turns vLLM's exceptions, and its reasons to end a request, into those of `flashedge.errors`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,8 +9,7 @@ from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, Queue
 
 @contextmanager
 def translate_errors(engine: str) -> Iterator[None]:
-    """Turn what vLLM raises inside the block into EngineDead, QueueFull, RequestError or
-    GenerationFailed. A test fails for an exception class of vLLM that is not mapped."""
+    """Apply `translate` to what vLLM raises inside the block."""
     try:
         yield
     except FlashEdgeError:
@@ -20,7 +19,8 @@ def translate_errors(engine: str) -> Iterator[None]:
 
 
 def translate(error: Exception, engine: str) -> FlashEdgeError:
-    """An unknown exception is a failure of its request only."""
+    """Turn vLLM's error into EngineDead, QueueFull, RequestError or GenerationFailed. An unknown
+    class becomes GenerationFailed; a test fails for classes of vLLM that are unknown."""
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -36,8 +36,8 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
 
 
 def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> FlashEdgeError:
-    """The error of a request that vLLM ended before its text was over: by "error" for a grammar
-    that no text fits, such as one that only refers to itself."""
+    """The error of a request that vLLM ended early. Its `reason` is "error" for a grammar that no
+    text fits, such as one that only refers to itself."""
     if is_guided and reason == "error":
         return RequestError(
             "no further text fits the schema or grammar of the request",
@@ -50,7 +50,7 @@ NO_PASSES = "vLLM's second model runner computes no passes (feature second_runne
 
 
 def check_passes(options: EngineOptions) -> None:
-    """Raises RequestError where an engine with these options computes no deterministic request."""
+    """Raise RequestError if an engine with these options computes no deterministic requests."""
     if options.second_runner:
         raise RequestError(
             f"the request can't be deterministic: {NO_PASSES}",

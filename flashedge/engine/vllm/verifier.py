@@ -2,8 +2,8 @@
 
 vLLM returns output rows only for the tokens that it computes. Tokens whose KV comes from the prefix
 cache have none, so rows are aligned from the end. The scores of steps whose rows are missing come
-from a score cache. Its keys are hashes of the path up to the step, because another path with the
-same text (a duplicate, or a draft) may have been the one that was computed.
+from a score cache. Its keys are hashes of the path up to the step, so that equal paths share their
+scores.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.scheduling.determinism import ReplayShape
 
 SCORE_CACHE_ENTRIES = 1 << 17
-"""Some 17 MB of step scores: far more than there are steps in the KV cache."""
+"""Step scores to keep, in some 17 MB. The KV cache has room for far fewer steps."""
 TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
 """Tokenized texts to keep: each child's path has the steps of its parent's."""
 LONG_TEXT = 1 << 15
-"""Characters of a path that is tokenized off the event loop: it takes a tenth of a second."""
+"""A path of more characters is tokenized off the event loop, for it takes a tenth of a second."""
 _ids = itertools.count()
 
 
@@ -45,8 +45,7 @@ class _VerifierPrompt:
 
 
 class VllmVerifier(VllmEngine):
-    """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode. An AnswerFormat takes the
-    steps of a request as one answer and returns one score."""
+    """Implements `engine.base.Verifier` on an AsyncLLM in pooling mode."""
 
     def __init__(self, options: EngineOptions, prm: PrmFormat | AnswerFormat) -> None:
         super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
@@ -103,7 +102,7 @@ class VllmVerifier(VllmEngine):
         await super().set_replay_shape(shape)
 
     def clear_score_cache(self) -> None:
-        """For measurements: without its scores, KV in the prefix cache is of no use."""
+        """Forget all scores, so that every step is computed again."""
         self._score_cache.clear()
 
     def _build_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
@@ -139,8 +138,9 @@ class VllmVerifier(VllmEngine):
     async def compute_rows(
         self, token_ids: list[int], request: ScoreRequest, *, reuse: bool
     ) -> tuple[torch.Tensor, int]:
-        """Run the model on one prompt, in the way that `request` asks for. Returns the rows of the
-        tokens that were computed, (num_tokens - cached, classes), and how many were cached."""
+        """Run the model on one prompt, with the program and determinism of `request`. Returns the
+        rows of computed tokens, (num_tokens - cached, classes), and the number of cached ones.
+        reuse: whether the prefix cache may be read."""
         from vllm import PoolingParams
         from vllm.inputs import tokens_input
 
@@ -168,7 +168,7 @@ class VllmVerifier(VllmEngine):
 
 
 def _begin_key(ids: Sequence[int], request: ScoreRequest) -> hashlib.blake2b:
-    """Scores that were computed in passes have keys of their own: others differ by some bits."""
+    """Begin the key of a path's scores, which is another one for deterministic requests."""
     kind = b"verified" if request.deterministic else b""
     return hashlib.blake2b(_to_bytes(ids), digest_size=16, person=kind)
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from flashedge.engine.base import EngineView, Generator, Verifier
-from flashedge.engine.platform import has_own_processor, have_own_processors
+from flashedge.engine.platform import daemon_has_own_processor, engines_have_own_processors
 from flashedge.errors import EngineError
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.run_state import Rollouts, RunState
@@ -347,6 +347,6 @@ def build_rollout_cost(
     return RolloutCost(
         generator=curves.generator,
         verifier=curves.verifier,
-        shares_device=not (have_own_processors(threads) or has_own),
-        shares_daemon=not has_own_processor(threads),
+        shares_device=not (engines_have_own_processors(threads) or has_own),
+        shares_daemon=not daemon_has_own_processor(threads),
     )

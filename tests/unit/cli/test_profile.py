@@ -48,7 +48,7 @@ class FakePair:
     async def stop(self) -> None:
         FakePair.alive -= 1
 
-    def probes(self) -> tuple[FakeProbe, FakeProbe]:
+    def build_probes(self) -> tuple[FakeProbe, FakeProbe]:
         return FakeProbe(), FakeProbe("verifier", decodes=False)
 
 

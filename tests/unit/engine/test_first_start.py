@@ -168,7 +168,7 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
     found = Card(tmp_path)
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {"device": "4090"})
-    monkeypatch.setattr(pair_module, "read_engine_card", found.read)
+    monkeypatch.setattr(pair_module, "read_verifier_card", found.read)
     return found
 
 

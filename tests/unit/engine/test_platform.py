@@ -46,7 +46,10 @@ def test_engines_and_daemon_share_processors_where_there_are_too_few(
     installed[name] = "0.32.0"
     for processors, threads, *expected in machines:
         monkeypatch.setattr("os.sched_getaffinity", lambda _, n=processors: set(range(n)))
-        found = [platform.have_own_processors(threads), platform.has_own_processor(threads)]
+        found = [
+            platform.engines_have_own_processors(threads),
+            platform.daemon_has_own_processor(threads),
+        ]
         assert found == expected, (processors, threads)
 
 

@@ -26,21 +26,24 @@ if TYPE_CHECKING:
     from vllm.v1.engine.core_client import AsyncMPClient
 
 PERIOD_S = 5.0
-"""Most seconds between two questions to the process."""
+"""Most seconds between two questions to the process. Chosen by hand: a tenth would wake the daemon
+too often; ten times as many could overrun a long `hang_s` by 50 s."""
 PERIODS = 8
-"""A deadline shorter than `PERIODS * PERIOD_S` is divided into this many periods."""
+"""Least number of periods in `EngineOptions.hang_s`, so that one late answer is no hang."""
 MOST_STEP_S = 1800.0
-"""A process that works on one step for longer counts as hung, however many tokens it has."""
+"""A process that works on one step for longer counts as hung, however many tokens the step has.
+Chosen by hand: a full step of 1.5B parameters on two CPU cores may take 1,500 s by
+`slowest_token_s`; ten times as many would let a hung engine block its users for five hours."""
 
 
 async def watch_heart(
     beat: Callable[[], Awaitable[object]], record: StepRecord, options: EngineOptions
 ) -> float:
-    """Wait until the process gave no sign of life for the time after which it counts as hung, or
-    which its present step may take. Returns for how long it gave none.
+    """Wait until the process counts as hung: it has given no sign of life for longer than `hang_s`
+    and than its present step may take. Returns the seconds without a sign.
 
-    beat: asks the process; if it fails, the process has ended, which is noticed elsewhere. record:
-    where the process writes its steps. While the daemon itself is stopped, no time counts.
+    beat: asks the process for a sign. It fails if the process ends, which is noticed elsewhere.
+    record: where the process writes its steps. A stop of the daemon counts as two periods at most.
     """
     hang_s = options.hang_s
     period_s = min(PERIOD_S, hang_s / PERIODS)
@@ -75,9 +78,9 @@ Fail = Callable[[Sequence[str], Exception], None]
 class Outbox:
     """Sends the requests of one turn of the event loop to an engine in one message.
 
-    It stands between vLLM's front end and its client of the engine. The paths of a level are
-    requested in one turn. Sent one by one, the first of them would start a step of its own, while
-    all others are still on their way and wait for it.
+    It replaces two methods of vLLM's client, which the front end calls. The paths of a level are
+    requested in one turn. If they were sent one by one, the first would start a step of its own,
+    for which all others would have to wait.
     """
 
     def __init__(self, client: AsyncMPClient, fail: Fail) -> None:
@@ -93,8 +96,7 @@ class Outbox:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def add(self, request: EngineCoreRequest) -> None:
-        """Stand for the client's `add_request_async`. Raises EngineDeadError, and what encoding
-        raises."""
+        """Stand for the client's `add_request_async`. Raises as that does."""
         params = request.sampling_params
         guided = params is not None and params.structured_outputs
         if guided or request.mm_features or request.resumable or request.prompt_embeds is not None:
@@ -113,12 +115,12 @@ class Outbox:
         await self._abort([name for name in request_ids if not self._waiting.pop(name, None)])
 
     def close(self) -> None:
-        """The engine has ended, and will not answer."""
+        """Stop sending, because the engine has ended."""
         for task in self._sending:
             task.cancel()
 
     async def _send(self) -> None:
-        """Nothing may come between taking the requests and sending them: it could be an abort."""
+        """Send what waits. With an await in between, an abort could overtake its request."""
         requests = dict(self._waiting)
         self._waiting.clear()
         if not requests:
@@ -126,16 +128,16 @@ class Outbox:
         try:
             packed = list(requests.values())
             await self._client.call_utility_async("flashedge_call", "add_requests", [packed])
-        except Exception as error:  # any: those who wait for answers have to know
+        except Exception as error:  # whatever it is, those who wait for answers have to know
             self._fail(list(requests), error)
 
 
 STOP_S = 1.0
-"""Time that an engine gets to end by itself. It has nothing to save."""
+"""Seconds that an engine gets to end by itself. It has nothing to save."""
 KILL_AGAIN_S = 0.2
-"""A start that is given up may be about to start its process."""
+"""Seconds between two attempts to kill the process of a start, which may not exist yet."""
 FAULT_CHARS = 200
-"""An error of vLLM is shown up to this length."""
+"""Most characters of vLLM's error that users see."""
 
 
 class ProcessEnded(Exception):
@@ -146,8 +148,7 @@ class LiveProcess:
     """An AsyncLLM, its process and the process's step record."""
 
     def __init__(self, options: EngineOptions, on_end: Callable[[], None]) -> None:
-        """on_end: called on the event loop as soon as the process has ended, or was ended because
-        it hung. Not called for a `shut_down`."""
+        """on_end: called on the event loop when the process ended or hung, not for `shut_down`."""
         self._options = options
         self._on_end = on_end
         self._memory = sharedctypes.RawArray("B", RECORD_BYTES)
@@ -160,8 +161,9 @@ class LiveProcess:
         self._is_unwanted = False
         self._ended: asyncio.Future[None] | None = None
         self._watches = contextlib.ExitStack()
-        """What ends with the process: the readers of its end and its heartbeat, and its outbox."""
+        """Ends with the process: the watches of its end and its heartbeat, and its outbox."""
         self._hung_s: float | None = None
+        """How long it gave no sign of life when it was killed as hung."""
 
     @property
     def pid(self) -> int | None:
@@ -176,8 +178,8 @@ class LiveProcess:
     async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
         """Start the process and load the model. Returns the answer of `inside.kv.quota.begin`.
 
-        on_stage: receives what the process does meanwhile. Raises EngineError if it ends meanwhile,
-        and what vLLM raises.
+        on_stage: called with what the process is doing. Raises EngineError if the process ends, and
+        what vLLM raises.
         """
         with receive_stages(on_stage) as pipe:
             setup = ProcessSetup(
@@ -214,15 +216,15 @@ class LiveProcess:
     def _build(self) -> None:
         """Start the process and set `llm`.
 
-        It is not returned: the thread pool would keep it alive until the interpreter ends, where
-        its destructor fails with a traceback.
+        The thread pool would keep a returned AsyncLLM alive until the interpreter ends, where its
+        destructor fails with a traceback.
         """
         apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
 
         with show_cards():
             config = self._options.build_args().create_engine_config()
-        # vLLM switches it off on a CPU, where it works and gains nothing.
+        # vLLM switches this off on a CPU, although it works there.
         config.scheduler_config.async_scheduling = self._options.async_scheduling
         self.llm = AsyncLLM.from_vllm_config(
             config, disable_log_stats=True, enable_log_requests=False
@@ -234,7 +236,7 @@ class LiveProcess:
             raise EngineError("its start was given up")
 
     async def _give_up_start(self) -> bool:
-        """End a start that nobody waits for any more, with its process. False if there is none."""
+        """End a start that is under way, with its process. Returns False if there is none."""
         if self._building is None or self._building.done():
             return False
         self._is_unwanted = True
@@ -242,18 +244,18 @@ class LiveProcess:
             if self._starting is not None and self._starting.pid is not None:
                 _kill_tree(self._starting.pid)
             await asyncio.wait({self._building}, timeout=KILL_AGAIN_S)
-        self._building.exception()  # it was read: nobody else asks for it
+        self._building.exception()  # marks the error as retrieved, since nobody else asks for it
         return True
 
     async def _watch_heart(self) -> None:
-        """A hung process is killed. It counts as ended at once: a driver may never let it go."""
+        """Kill the process once it hangs, and do not wait: a driver may never let it go."""
         self._hung_s = await watch_heart(lambda: self.call("beat"), self.record, self._options)
         if self.pid is not None:
             _kill_tree(self.pid)
         self._on_end()
 
     def note_end(self) -> None:
-        """The process has ended: stop watching it, and end the calls to it."""
+        """Stop watching the process, which has ended, and end the calls to it."""
         self._watches.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
@@ -308,11 +310,11 @@ class LiveProcess:
                     await asyncio.to_thread(client.resources)
             self.llm = None
             gc.unfreeze()
-            gc.collect()  # see _build
+            gc.collect()  # so that the destructor runs now: see `_build`
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a function of `inside.calls`. Raises ProcessEnded if the process ends first;
-        vLLM itself would let the call wait without end."""
+        """Call a function of `inside.calls`. Raises what the function raises, as vLLM passes it on,
+        and ProcessEnded if the process ends first: vLLM alone would wait without end."""
         assert self.llm is not None, "it was started"
         assert self._ended is not None, "it was started"
         call: Awaitable[Any] = self.llm.engine_core.call_utility_async(

@@ -1,4 +1,4 @@
-"""The engine over all of its processes: start, end, restart with back-off, stop."""
+"""Keeps an engine running: starts its process, restarts it with back-off, and stops it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ BACKOFF_S = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0)
 A driver that was reset or a card that another program filled may be well again after minutes.
 """
 STABLE_S = 30.0
-"""A process that serves for longer starts the count of restarts in a row again."""
-LEAST_SEQUENCES = 8
-"""An engine with so few sequences a step is slow. If it is still short, less would not help."""
-LEAST_TOKENS = 512
+"""When a process has served for longer, its next restart counts as the first in a row. Chosen by
+hand: after a tenth, an engine that dies at its first requests would be restarted without a pause;
+with ten times as long, one that dies every few minutes would be down for a minute each time."""
+LEAST_SEQUENCES, LEAST_TOKENS = 8, 512
+"""The smallest batch after a shortage of memory: a smaller one would be slow and save little."""
 
 
 def halve_batch(options: EngineOptions) -> EngineOptions | None:
@@ -59,12 +60,12 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
 class EngineProcess:
     """Keeps one vLLM process running: when it ends, another one is started.
 
-    Run each request within `open_request`. The states are starting -> ready -> dead -> ready …,
-    failed (the first start failed), and stopped.
+    Run each request within `open_request`. The states of `Health` follow each other as starting ->
+    ready -> dead -> ready …, or starting -> failed. `stop` leads to stopped.
     """
 
     def __init__(self, options: EngineOptions, on_restart: Callable[[], Awaitable[None]]) -> None:
-        """on_restart: prepares a restarted process before its first request."""
+        """on_restart: called to prepare a restarted process before its first request."""
         self.options = options
         """What the next process starts with. Its batch shrinks when memory is short."""
         self._configured = options
@@ -77,7 +78,7 @@ class EngineProcess:
         self._accepts_calls = False
         shared = "own" if options.owns_cards else None  # else the process says what it can move
         self._health = Health(state="starting", cards=options.card_names, kv_memory=shared)
-        """Without what `health` computes."""
+        """The fields that `health` does not compute."""
         self._attempt = 0
         """Number of the restart that is under way or comes next. 0 before the first death."""
         self._restart_at: float | None = None
@@ -98,8 +99,8 @@ class EngineProcess:
     def open_request(self, name: str) -> Iterator[AsyncLLM]:
         """Yield the live engine for the request of this name, and translate what vLLM raises.
 
-        Raises EngineDead when the engine is down or goes down. Its `is_suspect` says whether the
-        request was in the step that ended the process.
+        Raises EngineDead if the engine is down or goes down. Its `is_suspect` says whether the
+        request was in the step in which the process ended.
         """
         llm, live = self.get_llm(), self._live
         try:
@@ -140,25 +141,26 @@ class EngineProcess:
                     self._handle_end()  # vLLM noticed it before our reader did
                     await self._ready.wait()
         except TimeoutError:
-            raise self._make_error(
-                f"did not restart within {timeout_s:g} s: {self._health.detail}"
-            ) from None
+            what = f"did not restart within {timeout_s:g} s: {self._health.detail}"
+            raise self._make_error(what) from None
         if self._health.state != "ready":
-            raise self._make_error(f"is {self._health.state}: {self._health.detail}")
+            raise self._make_error(f"is {self._health.state}: {self._health.detail or 'no error'}")
 
     def _make_error(self, what: str) -> EngineDead:
         """An error for a request that did not reach the engine, so that it is not to blame."""
-        hint = "it is being restarted; `flashedge ps` says why and when"
-        if self._health.state == "failed":
-            hint = "see `flashedge logs`, then `flashedge down` and `flashedge up`"
+        hints = {
+            "failed": "see `flashedge logs`, then `flashedge down` and `flashedge up`",
+            "dead": "it is being restarted; `flashedge ps` says why and when",
+        }
+        hint = hints.get(self._health.state)
         error = EngineDead(f"the {self.options.name} engine {what}", hint=hint)
         error.is_suspect = False
         return error
 
     async def start(self, *, shrinks: bool = True) -> None:
-        """Start the first process and load the model. Raises EngineError when that fails.
+        """Start the first process and load the model. Raises EngineError if that fails.
 
-        shrinks: whether it starts with a smaller batch where memory is short.
+        shrinks: whether to start again with a smaller batch if memory is short.
         """
         while True:
             options, is_forked = self.options, choose_start_method() == "forkserver"
@@ -182,10 +184,10 @@ class EngineProcess:
         *,
         shrinks: bool = True,
     ) -> None:
-        """Start a process, and `prepare` it. It serves on return.
+        """Start a process, and `prepare` it. On return it serves.
 
-        Raises EngineError when that fails. If memory was short and it `shrinks`, the batch is
-        smaller from then on.
+        Raises EngineError if that fails. If `shrinks` and memory was short, the next process starts
+        with a smaller batch.
         """
         self._note_stage("starting its process")
         live = self._live = LiveProcess(options, self._handle_end)
@@ -214,7 +216,7 @@ class EngineProcess:
         self._ready.set()
 
     def _note_stage(self, stage: str) -> None:
-        """The log gets each stage once, without its counts."""
+        """Keep what a starting process does for `health`, and log each stage once."""
         if stage.partition(" (")[0] != (self._health.stage or "").partition(" (")[0]:
             log.info("%s: %s", self.options.name, stage)
         self._note(stage=stage)
@@ -232,13 +234,13 @@ class EngineProcess:
             self._live = None
 
     def _handle_end(self) -> None:
-        """Fail the open requests at once and begin to restart."""
+        """Fail the open requests at once and begin a restart."""
         live = self._live
         if live is None:
             return
         live.note_end()
         if self._health.state != "ready":
-            return  # a start that fails by it, or a stop
+            return  # this is a start, which fails, or a stop
         self._note(state="dead", detail=live.describe_end())
         log.error("%s: %s", self.options.name, self._health.detail)
         self._accepts_calls = False
@@ -253,21 +255,21 @@ class EngineProcess:
         self._restarting = asyncio.create_task(restart, name="engine-restart")
 
     def _plan_restart(self) -> float:
-        """Returns the seconds until the next restart."""
+        """Set the time of the next restart. Returns the seconds until then."""
         wait_s = BACKOFF_S[min(self._attempt, len(BACKOFF_S) - 1)]
         self._attempt += 1
         self._restart_at = asyncio.get_running_loop().time() + wait_s
         return wait_s
 
     async def _restart(self, dead: LiveProcess, wait_s: float) -> None:
-        """Start processes until one serves, the first one in `wait_s`."""
+        """Start processes until one serves, the first one after `wait_s` seconds."""
         await dead.shut_down()
         while True:
             await asyncio.sleep(wait_s)
             self._restart_at = None
             options, limit = self.options, self.start_limit_bytes
             if options.kv_start_bytes is not None and limit is not None:
-                # It claims no memory that may be the other engine's by now.
+                # More than that may be the other engine's memory by now.
                 start_bytes = max(1, min(options.kv_start_bytes, limit))
                 options = replace(options, kv_start_bytes=start_bytes)
             try:
@@ -281,7 +283,7 @@ class EngineProcess:
                 return
 
     def _shrink_batch(self) -> None:
-        """Start the next process with half of the batch, if that is possible."""
+        """Let the next process start with half of the batch, if that is possible."""
         smaller = halve_batch(self.options)
         if smaller is not None:
             log.warning(
@@ -294,7 +296,7 @@ class EngineProcess:
             self.options = smaller
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a function of `inside.calls` in the process. Raises EngineDead."""
+        """Call a function of `inside.calls`. Raises EngineDead, GenerationFailed if it fails."""
         live = self._live
         if live is None or not self._accepts_calls:
             raise self._make_error(f"is {self._health.state}")
@@ -318,6 +320,6 @@ class EngineProcess:
         self._cached_tokens += min(tokens, cached_tokens)
 
     async def budget(self, kv_bytes: int) -> int:
-        """Limit the KV in use to the whole blocks within `kv_bytes`. Returns the bytes granted."""
+        """See `engine.base.Engine`."""
         blocks = kv_bytes // self.block_bytes
         return int(await self.call("set_quota", blocks)) * self.block_bytes

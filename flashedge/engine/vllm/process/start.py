@@ -1,9 +1,9 @@
-"""How engine processes start, and what they get from the daemon and send to it meanwhile.
+"""Starts engine processes with what the daemon gives them, and receives the stages of their start.
 
 An engine is forked from a server that has imported vLLM, or spawned where that does not work. vLLM
 makes the process deep inside a call, so what the daemon gives it is set in the context of the call
-and travels with the process's object. A start on a card can take minutes: its process writes a line
-into a pipe whenever it begins another stage (`inside.start_stages`).
+and travels with the process object. A start on a card can take minutes, so the process writes a
+line into a pipe whenever it begins another stage (`inside.start_stages`).
 
 Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process gets the environment of the daemon at
 that moment. Two engines start at once in two threads, so the variable is changed under a lock and
@@ -12,8 +12,8 @@ the environment of the fork server. So it sets the variable itself before it use
 vLLM's own variables, some of which vLLM sets while it reads an engine's options.
 
 vLLM's own option `device_ids` would leave all cards visible. vLLM 0.32 then takes the compute
-capability of the first for that of the engine's card, and chooses the wrong kernels on a machine
-with two kinds of cards.
+capability of the first card for that of the engine's, and chooses wrong kernels on a machine with
+two kinds of cards.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ FORK_ERRORS = (
     "initialization error",
     "CUDA driver initialization failed",
 )
-"""What torch says where something in the fork server has used CUDA."""
+"""Parts of torch's errors in a process that was forked after its parent had used CUDA."""
 _forks_failed = False
 _cards_lock = threading.RLock()
 
@@ -52,9 +52,9 @@ class ProcessSetup:
     """What a process that starts in this context gets from the daemon."""
 
     cards: str | None = None
-    """CUDA_VISIBLE_DEVICES. None: that of the daemon."""
+    """CUDA_VISIBLE_DEVICES of the process. None leaves it as the daemon's."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Sent with the process's own attributes."""
+    """Set on the process object, which is sent to the process."""
     receive: Callable[[Any], None] = lambda process: None
     """Called with the process before it starts. What it raises ends the start."""
 
@@ -64,8 +64,7 @@ _setup: ContextVar[ProcessSetup] = ContextVar("_setup", default=ProcessSetup()) 
 
 @contextlib.contextmanager
 def set_up(setup: ProcessSetup) -> Iterator[None]:
-    """Give `setup` to the processes that start within the block, also in a thread that
-    `asyncio.to_thread` runs meanwhile."""
+    """Give `setup` to processes that start in the block, or in a thread that it starts."""
     token = _setup.set(setup)
     try:
         yield
@@ -75,7 +74,7 @@ def set_up(setup: ProcessSetup) -> Iterator[None]:
 
 @contextlib.contextmanager
 def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
-    """Call `on_stage` with each line that comes through the pipe. Yields the end to write into."""
+    """Call `on_stage` for each line that comes through a pipe. Yields its end to write into."""
     loop = asyncio.get_running_loop()
     reader, writer = multiprocessing.Pipe(duplex=False)
     os.set_blocking(writer.fileno(), False)  # a full pipe must not stop an engine
@@ -98,8 +97,7 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def show_cards() -> Iterator[None]:
-    """Set CUDA_VISIBLE_DEVICES in the block to what a process that starts now gets. Other threads
-    wait."""
+    """Set CUDA_VISIBLE_DEVICES within the block to the setup's cards. Other threads wait for it."""
     value = _setup.get().cards
     with _cards_lock:
         before = os.environ.get(VARIABLE)
@@ -115,13 +113,12 @@ def show_cards() -> Iterator[None]:
 
 
 def apply_setup(context: BaseContext) -> BaseContext:
-    """Return a copy of `context` whose processes get the setup that is in force when they are
-    made."""
+    """Return a copy of `context` whose processes get the setup that is in force."""
     wrapped: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
         setup = _setup.get()
-        values = {k: v for k, v in os.environ.items() if k.startswith("VLLM_")}
+        values = {name: v for name, v in os.environ.items() if name.startswith("VLLM_")}
         if setup.cards is not None:
             values[VARIABLE] = setup.cards
         options["target"] = partial(_run_with_variables, values, options["target"])
@@ -131,7 +128,7 @@ def apply_setup(context: BaseContext) -> BaseContext:
         setup.receive(process)
 
         def start() -> None:
-            del process.start  # it must not travel with the process's other attributes
+            del process.start  # this function can't be pickled with the process's other attributes
             with show_cards():
                 process.start()
 
@@ -152,9 +149,9 @@ def _run_with_variables(
 def start_fork_server() -> None:
     """Start the process that imports vLLM once and from which engines are forked.
 
-    A fork from it takes seconds less than a fresh import, on a card some 25 for each engine. It is
-    safe where a fork of the daemon is not: the server has one thread, no event loop and no sockets,
-    and never uses CUDA. It imports while the daemon goes on.
+    A fork saves an engine the import, which takes seconds, with a card some 25. It is safe where a
+    fork of the daemon is not: the server has one thread, no event loop and no sockets, and never
+    uses CUDA. It imports while the daemon goes on.
     """
     if choose_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([_PRELOAD])
@@ -162,7 +159,7 @@ def start_fork_server() -> None:
 
 
 def choose_start_method() -> str:
-    """Choose the fork server, or a spawn, which imports vLLM again.
+    """Choose "forkserver", or "spawn", which imports vLLM again.
 
     A spawn is needed under WSL, whose CUDA does not work after a fork, and where the machine has
     cards of several kinds: vLLM's modules remember the compute capability of the first card that
@@ -180,8 +177,8 @@ def choose_start_method() -> str:
 
 
 def give_up_forks(error: str) -> bool:
-    """Spawn engines from now on if this error of a forked one says that CUDA does not work after a
-    fork here. Returns whether it says so."""
+    """Spawn engines from now on if a forked engine's error shows that CUDA does not work after a
+    fork here. Returns whether it shows that."""
     global _forks_failed
     fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)
     _forks_failed |= fails

@@ -1,5 +1,4 @@
-"""How vLLM's handlers read the conversations that agents send: the verifier without roles that it
-does not know, the chat template without what a search said of itself.
+"""Adapts the conversations that agents send to verifiers and chat templates.
 
 Checked with vLLM 0.32.0.
 """
@@ -17,18 +16,19 @@ from flashedge.engine.vllm.serving.twin_parser import build_search_parser, build
 from flashedge.types import Message, Problem
 
 NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
+"""Stand around the notes of a search in what clients see as reasoning."""
 _NOTES = re.compile(r"\[search\]\n.*?(\[/search\]\n|\Z)", re.DOTALL)
 _INSTRUCTS = frozenset({"system", "developer"})
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
 
 def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
-    """The problem of a conversation in the form that vLLM gives to chat templates.
+    """Build the problem that a verifier sees. conversation: in vLLM's form for chat templates.
 
-    Verifiers were trained without tools, and with instructions at the beginning only. A call
-    becomes text of the assistant, a tool's result and a later instruction text of the user, and
-    neighbours of one role are one message. What the assistant said last becomes part of the
-    question, since the model goes on with it.
+    Verifiers were trained without tools, and with instructions at the beginning only. So calls
+    become text of the assistant, results of tools and later instructions become text of the user,
+    and neighbours of one role are joined. If the assistant spoke last, its text becomes part of the
+    question, since the answer goes on with it.
     """
     turns: list[tuple[str, list[str]]] = []  # (role, texts)
     for turn in conversation:
@@ -54,7 +54,7 @@ def _write_turn(turn: Mapping[str, Any]) -> str:
         name = f" {turn['name']}" if turn.get("name") else ""
         return f"Result of the tool{name}: {text or '(nothing)'}"
     functions = [call.get("function") or {} for call in turn.get("tool_calls") or ()]
-    calls = [{name: f.get(name) for name in ("name", "arguments")} for f in functions]
+    calls = [{name: each.get(name) for name in ("name", "arguments")} for each in functions]
     written = [json.dumps(call, ensure_ascii=False) for call in calls]
     return "\n".join(part for part in (text, *written) if part)
 
@@ -67,8 +67,8 @@ def _join_parts(content: Any) -> str:
 
 
 def drop_notes(messages: Iterable[Any]) -> list[Any]:
-    """The messages without the notes of earlier searches, which clients saw as reasoning and send
-    back. Some chat templates would put them into the prompt as the model's own thinking."""
+    """Drop the notes of earlier searches, which clients got as reasoning and send back. Some chat
+    templates would put them into the prompt as the model's own thinking."""
     return [_drop_note(each) if isinstance(each, Mapping) else each for each in messages]
 
 
@@ -83,10 +83,10 @@ def _drop_note(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gather_instructions(messages: Iterable[Any]) -> list[Any]:
-    """The messages for a chat template that knows one message of instructions, at the beginning.
+    """Adapt messages to a chat template that takes only one message of instructions, the first.
 
-    Several at the beginning become one. A later one becomes the user's, where it stands: in front
-    it would change the head of the prompt, and all KV after it would be lost.
+    Several at the beginning become one. A later one becomes the user's and keeps its place: if it
+    moved to the front, no KV of the earlier prompt could be reused.
     """
     head: list[Any] = []
     rest: list[Any] = []
@@ -106,7 +106,7 @@ _MEDIA = ("image", "audio", "video")
 
 
 def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
-    """The kind of the first part that is not text: image, audio or video."""
+    """The kind of the first part that is image, audio or video. None if there is no such part."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     kinds = (str(part.get("type")) for part in parts if isinstance(part, Mapping))
@@ -114,7 +114,7 @@ def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
-    """List the parts of each message: some validators give iterators, which are read only once."""
+    """Make lists of iterators over parts, which some validators give: they are read twice."""
     return [
         {**each, "content": list(each["content"])}
         if isinstance(each, Mapping) and isinstance(each.get("content"), Iterator)
@@ -126,9 +126,9 @@ def list_parts(messages: Iterable[Any]) -> list[Any]:
 def prepare_conversations(state: Any) -> None:
     """Change how the handlers in `state` read conversations.
 
-    They leave out the notes of earlier searches, no control token in a text acts, media are refused
-    where the model reads text only, later instructions keep their place, and an answer goes on with
-    what the assistant said last where the request's tags say so.
+    Notes of earlier searches are dropped, texts can't become control tokens, media are refused if
+    the model reads text only, and later instructions keep their place. If the request's tags say
+    so, the answer continues what the assistant said last.
     """
     renderer = state.online_renderer
     render = renderer.preprocess_chat
@@ -162,7 +162,7 @@ def prepare_conversations(state: Any) -> None:
 
 
 def adapt_handlers(state: Any) -> None:
-    """Let the handlers that `init_app_state` has put into `state` answer by searches."""
+    """Let the handlers in `state` answer by searches. vLLM's `init_app_state` has made them."""
     models = state.openai_serving_models
     models.is_base_model = lambda name: True  # `api.protocols.switch` has checked it
     models.model_name = lambda lora_request=None: get_searcher().model
@@ -178,7 +178,7 @@ def adapt_handlers(state: Any) -> None:
 
 
 def join_twins(state: Any) -> None:
-    """Let the handlers' streams say what their whole answers say."""
+    """Make the handlers' streamed answers equal to their whole ones. See `twin_parser`."""
     _replace_parsers(state, lambda base: None if base is None else build_twin_parser(base))
 
 

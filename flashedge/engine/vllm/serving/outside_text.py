@@ -1,9 +1,8 @@
 """Keeps what clients send to vLLM's handlers from becoming control tokens.
 
-Chat completions, responses and messages all render their conversation by one method of vLLM's
-renderer, which is replaced here: it returns token ids, by `prompts.encoder`. The prompt of
-/v1/completions and of /tokenize is the client's own from the first token to the last, so there
-control tokens act, as in vLLM.
+Chat completions, responses and messages render their conversation by one method of vLLM's renderer.
+This module replaces it by one that encodes with `prompts.encoder`. The prompt of /v1/completions
+and of /tokenize is the client's own as a whole, so control tokens in it are encoded as such.
 
 Checked with vLLM 0.32.0.
 """
@@ -25,14 +24,14 @@ from flashedge.errors import RequestError
 from flashedge.types import TokenIds
 
 Refuse = Callable[[Mapping[str, Any]], None]
+"""Raises VLLMValidationError for a request with a control token in its texts."""
 
 _has_media: ContextVar[bool] = ContextVar("has_media", default=False)
 
 
 @contextmanager
 def render_media(has_media: bool) -> Iterator[None]:
-    """In the block, vLLM itself encodes a conversation with media, whose places it writes into the
-    texts."""
+    """Let vLLM encode a conversation with media, whose places it marks, within the block."""
     token = _has_media.set(has_media)
     try:
         yield
@@ -41,10 +40,10 @@ def render_media(has_media: bool) -> Iterator[None]:
 
 
 def guard_renderer(renderer: Any) -> Refuse | None:
-    """Let a renderer encode conversations so that only the chat template's own tokens act.
+    """Let a renderer encode conversations so that texts can't become control tokens.
 
-    Returns what refuses a conversation that vLLM encodes by itself. None where there is none:
-    Mistral's own tokenizer encodes texts as texts.
+    Returns a check for conversations that vLLM encodes itself. None if they need none: Mistral's
+    own tokenizer never reads control tokens in texts.
     """
     if renderer.tokenizer is None or is_mistral_tokenizer(renderer.tokenizer):
         return None
@@ -56,7 +55,7 @@ def guard_renderer(renderer: Any) -> Refuse | None:
 
 
 def is_guardable(renderer: Any) -> bool:
-    """Whether a renderer uses the model's chat template."""
+    """Whether the renderer uses the model's chat template, so that its method can be replaced."""
     return isinstance(renderer, HfRenderer)
 
 
@@ -64,7 +63,7 @@ def _replace_template(renderer: Any) -> PromptEncoder:
     tokenizer = renderer.tokenizer
     prompts = PromptEncoder(tokenizer)
     render = renderer._apply_chat_template_async
-    most = renderer.model_config.max_model_len * tokenizer.max_chars_per_token
+    max_chars = renderer.model_config.max_model_len * tokenizer.max_chars_per_token
 
     def encode(text: str, is_guarded: bool) -> TokenIds:
         return prompts.encode(prompts.spell_rendered(text, is_guarded=is_guarded))
@@ -92,11 +91,11 @@ def _replace_template(renderer: Any) -> PromptEncoder:
         text = await render(
             config, given, conversation, tools=tools, chat_template=guarded or source, **options
         )
-        if len(text) > most:
+        if len(text) > max_chars:
             raise VLLMValidationError(
                 "This model's maximum context length is"  # by these words clients know an overflow
-                f" {renderer.model_config.max_model_len} tokens, which are {most} characters at"
-                f" most. However, the conversation has {len(text)}. Shorten it.",
+                f" {renderer.model_config.max_model_len} tokens, which are {max_chars}"
+                f" characters at most. However, the conversation has {len(text)}. Shorten it.",
                 parameter="messages",
             )
         return list(await asyncio.to_thread(encode, text, guarded is not None))
@@ -107,7 +106,7 @@ def _replace_template(renderer: Any) -> PromptEncoder:
 
 
 def refuse(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
-    """Raises VLLMValidationError for a control token in a request's texts."""
+    """Raise VLLMValidationError for a control token in a request's texts."""
     try:
         refuse_tokens(spelling, request)
     except RequestError as error:

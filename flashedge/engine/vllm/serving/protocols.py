@@ -1,4 +1,4 @@
-"""vLLM's HTTP routes over the generator's engine: chat completions, completions, responses,
+"""Serves vLLM's HTTP routes by the generator's engine: chat completions, completions, responses,
 Anthropic's messages, tokenization.
 
 Checked with vLLM 0.32.0.
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 BODY_MODULE = "fastapi.dependencies.utils"
 """The module that parses a request's body before its route is called."""
 REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
-"""What vLLM's handlers answer with 4xx or 503."""
+"""Exceptions that vLLM's handlers answer with 4xx or 503."""
 
 
 class VllmProtocols:
     """An ASGI application. Requests must be tagged (`engine.http_requests`).
 
-    Those that ask for a search are answered by handlers of their own, whose engine client starts
-    runs: see `search_client`.
+    Requests for a search have handlers of their own, whose engine client starts a run
+    (`search_client`).
     """
 
     def __init__(self, process: EngineProcess, pair: Pair, plain: PlainRequests) -> None:
@@ -58,7 +58,8 @@ class VllmProtocols:
         self._plain = plain
         self._plain_app, self._search_app = _build_generator_app(), _build_generator_app()
         shorten_refusals()
-        self._serves: AsyncLLM | None = None
+        self._serving: AsyncLLM | None = None
+        """The engine for which the handlers were made."""
         self._preparing = asyncio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -71,7 +72,7 @@ class VllmProtocols:
         """Make the handlers for the engine process that serves now. Raises EngineDead."""
         async with self._preparing:
             llm = self._process.get_llm()
-            if llm is self._serves:
+            if llm is self._serving:
                 return
             args = build_args(self._process, self._pair.name, **self._list_args(llm))
             for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
@@ -80,7 +81,7 @@ class VllmProtocols:
                 prepare_conversations(app.state)
                 join_twins(app.state)
             adapt_handlers(self._search_app.state)
-            self._serves = llm
+            self._serving = llm
 
     def _list_args(self, llm: AsyncLLM) -> dict[str, Any]:
         entry, given = self._pair.generator, dict[str, Any]()
@@ -93,7 +94,7 @@ class VllmProtocols:
             given["default_chat_template_kwargs"] = json.dumps(dict(entry.chat_template_kwargs))
         template = getattr(llm.renderer.tokenizer, "chat_template", None)
         if (prompt := self._pair.system_prompt) is not None and isinstance(template, str):
-            # It begins a conversation that begins without one.
+            # The pair's prompt is put before a conversation that does not begin with instructions.
             text = json.dumps(prompt, ensure_ascii=False)
             message = "[{'role': 'system', 'content': " + text + "}]"
             has_none = "not messages or messages[0].role not in ('system', 'developer')"
@@ -109,7 +110,7 @@ def _build_generator_app() -> FastAPI:
 
 
 def build_app(router: APIRouter) -> FastAPI:
-    """An application with these routes of vLLM, and its forms of errors."""
+    """Build an application that has these routes of vLLM and answers errors as vLLM does."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.include_router(router)
     init_exception_handler(app)
@@ -118,7 +119,7 @@ def build_app(router: APIRouter) -> FastAPI:
 
 
 def build_args(process: EngineProcess, name: str, **more: Any) -> Namespace:
-    """The arguments of `vllm serve` for an engine whose model clients call `name`."""
+    """Build the arguments of `vllm serve`. name: the served model's. more: further arguments."""
     given: dict[str, Any] = {
         "model": str(process.options.model),
         "served_model_name": name,
@@ -133,8 +134,8 @@ def build_args(process: EngineProcess, name: str, **more: Any) -> Namespace:
 
 
 class RefusalFilter(logging.Filter):
-    """Replaces the traceback of a refusal, which vLLM's handlers log for a full queue or a long
-    prompt too, by its reason. It keeps that of a bug."""
+    """Replaces the traceback of a refused request in vLLM's log by the reason. vLLM's handlers log
+    one even for a full queue or a long prompt. A bug keeps its traceback."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -152,25 +153,25 @@ class RefusalFilter(logging.Filter):
 
 
 def shorten_refusals() -> None:
-    """Shorten what vLLM logs of refusals in this process. A second call does nothing."""
+    """Add a RefusalFilter to vLLM's log in this process. A second call does nothing."""
     for handler in logging.getLogger("vllm").handlers:
         if not any(isinstance(each, RefusalFilter) for each in handler.filters):
             handler.addFilter(RefusalFilter())
 
 
 def refuse_unreadable(app: FastAPI) -> None:
-    """Let an application of vLLM's routes answer 400 to what it can't read.
+    """Let an application of vLLM's routes answer 400 to a body that it can't read.
 
-    Some of vLLM's checks look into a body before its types are known. A tool without a name, or a
+    Some of vLLM's checks look into a body before its types are checked. A tool without a name, or a
     number in place of an object, then raises KeyError or AttributeError, which vLLM answers with
-    500. What is raised while a request is read is the request's fault.
+    500. Whatever is raised while a body is parsed is the client's fault.
     """
     for kind in (LookupError, AttributeError, RecursionError):
         app.add_exception_handler(kind, answer_unreadable)
 
 
 async def answer_unreadable(request: Request, error: Exception) -> Response:
-    """400 for an error of a request's reading. Raises every other error again: it is a bug."""
+    """Answer 400 to an error from parsing the body. Raises any other error again: it is a bug."""
     frames = traceback.walk_tb(error.__traceback__)
     if not any(frame.f_globals.get("__name__") == BODY_MODULE for frame, _ in frames):
         raise error

@@ -1,8 +1,8 @@
-"""vLLM's route of scores over the verifier's engine: how well pairs of texts belong together.
+"""Serves vLLM's route of scores by the verifier's engine: how well pairs of texts belong together.
 
-vLLM scores pairs by a classifier with one label (or by embeddings). A verifier that is one gives
-our searches its logit at every token, the task `token_classify`. The same model offers `classify`,
-the activated logit at the last token, with which vLLM's handler works as in `vllm serve`.
+vLLM scores pairs by a classifier with one label, or by embeddings. For our searches such a
+classifier gives its logit at every token (the task `token_classify`). vLLM's handler uses its
+activated logit at the last token (the task `classify`), as in `vllm serve`.
 
 Checked with vLLM 0.32.0.
 """
@@ -35,7 +35,7 @@ CLASSIFY = "classify"
 
 
 class ScoringClient(TaggedClient):
-    """Stands for a verifier's AsyncLLM, as if it had been started for `classify`."""
+    """Stands for a verifier's AsyncLLM, as if that had been started for the task `classify`."""
 
     def __init__(
         self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
@@ -50,8 +50,7 @@ class ScoringClient(TaggedClient):
     def encode(
         self, prompt: Any, pooling_params: PoolingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[PoolingRequestOutput]:
-        """Stream the output of one pair of texts, tagged. Raises, while it streams, what
-        `convert_error` returns."""
+        """Tag a request and stream its output. The stream raises what `fail_request` returns."""
         tags = get_request().tags
         program = tags.program or request_id
         params = pooling_params.clone()
@@ -97,16 +96,17 @@ class VllmScores:
         self._pair = pair
         self._plain = plain
         self._app = build_app(router)
-        self._serves: AsyncLLM | None = None
+        self._serving: AsyncLLM | None = None
+        """The engine for which the handler was made."""
         self._preparing = asyncio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request. Raises EngineDead, before anything is sent, when the engine is down."""
         async with self._preparing:
             llm = self._process.get_llm()
-            if llm is not self._serves:
+            if llm is not self._serving:
                 client: Any = ScoringClient(llm, self._process, self._plain, self._pair)
                 args = build_args(self._process, self._pair)
                 await init_app_state(client, self._app.state, args, (CLASSIFY,))
-                self._serves = llm
+                self._serving = llm
         await self._app(scope, receive, send)

@@ -1,9 +1,9 @@
-"""The engine client that vLLM's protocol handlers are given for requests that name a search.
+"""The engine client of vLLM's protocol handlers for requests that name a search.
 
-Where a handler asks for text, a run starts, and what it finds comes back as an engine's outputs. So
-tool calls, choices, stop strings, streams and usage are the handler's own. vLLM's detokenizer
+When a handler asks for text, a run starts, and its paths come back as an engine's outputs. So the
+handlers do tool calls, choices, stop strings, streams and usage as always. vLLM's detokenizer
 decodes each path again, token by token, so that stop strings, special tokens and the parsers of
-tool calls see what they would see of a generation.
+tool calls see the same as in plain generation.
 
 Checked with vLLM 0.32.0.
 """
@@ -52,8 +52,8 @@ class SearchClient(TaggedClient):
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[RequestOutput]:
-        """Start the run, then stream it. Raises what `convert_error` returns, and vLLM's own errors
-        about the prompt and its parameters."""
+        """Start the run and stream its outputs. Raises vLLM's own errors about the prompt and its
+        parameters, and, in the stream too, what `fail_request` returns."""
         params = sampling_params.clone()
         params.extra_args = {**(params.extra_args or {}), ARGS_KEY: {THINKS: self._thinks}}
         try:
@@ -103,17 +103,19 @@ async def _follow(
 
 
 def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
-    """What the text must match: the fields of vLLM's StructuredOutputsParams that say something."""
+    """Pack what the text must match: the fields of vLLM's StructuredOutputsParams that are set."""
     given = params.structured_outputs
     if given is None or given.all_constraints_none():
         return None
-    said = {n: v for n, v in dataclasses.asdict(given).items() if v is not None and v is not False}
-    return {name: value for name, value in said.items() if not name.startswith("_")}
+    fields = {name: value for name, value in dataclasses.asdict(given).items() if name[0] != "_"}
+    return {name: value for name, value in fields.items() if value not in (None, False)}
 
 
 class PathOutputs:
+    """Builds an engine's outputs from the paths and notes of a search."""
+
     def __init__(self, request: EngineCoreRequest, tokenizer: Any) -> None:
-        """request: as vLLM's input processor made it of the handler's prompt and parameters."""
+        """request: made by vLLM's input processor from the handler's prompt and parameters."""
         assert request.sampling_params is not None
         self._request = request
         self._params = request.sampling_params
@@ -124,11 +126,13 @@ class PathOutputs:
         """Prompt tokens whose KV was reused. Streams report what the first output says."""
 
     def build_note(self, text: str) -> RequestOutput:
+        """Build an output that shows a note and has no tokens."""
         logprobs: Any = [] if self._params.logprobs is not None else None
         return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
 
     def build_answer(self, paths: tuple[Chunk, ...]) -> Iterator[RequestOutput]:
-        """Each choice token by token, or all of them at once, as the handler asks for."""
+        """Yield an output for each token, choice by choice, or else one for all if the client does
+        not stream. paths: one for each choice."""
         if not self.streams:
             choices = [_join(list(self._replay(index, path))) for index, path in enumerate(paths)]
             yield self._build(choices, finished=True)
@@ -177,7 +181,7 @@ class PathOutputs:
 
 
 def _join(parts: list[CompletionOutput]) -> CompletionOutput:
-    """A choice from its tokens, in time that grows with their number."""
+    """Join the outputs of a choice's tokens. Takes time linear in their number."""
     last = parts[-1]
     logprobs = None if last.logprobs is None else [p for part in parts for p in part.logprobs or ()]
     return CompletionOutput(

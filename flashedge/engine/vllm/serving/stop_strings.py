@@ -1,9 +1,8 @@
 """Lets stop strings count only after a model's thinking.
 
-A chain of thought repeats the words of the question, and a client's stop word ended the answer
-before it began. vLLM looks for stop strings where it decodes a request's tokens, in the daemon; a
-search's paths are decoded by the same objects. A stop string that contains the end of the thinking
-counts within it, too.
+A chain of thought repeats the words of the question, so a client's stop word would end the answer
+before it begins. vLLM looks for stop strings where it decodes tokens, in the daemon. The paths of a
+search are decoded alike. Only stop strings that hold the end of the thinking count within it.
 
 Checked with vLLM 0.32.0.
 """
@@ -44,7 +43,7 @@ class StopGuard:
         self._hold_back()
 
     def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:
-        """Decode tokens. Returns the stop string that ended the text."""
+        """Decode tokens. Returns the stop string that ends the text, None if none does."""
         found: str | None = None
         for at, token in enumerate(new_token_ids):
             is_end = stop_terminated and at == len(new_token_ids) - 1
@@ -57,8 +56,7 @@ class StopGuard:
         return found
 
     def _find_answer(self) -> str | None:
-        """Look for stop strings from now on, if the text has no thinking, or has ended it. Returns
-        the one that stands in it."""
+        """Look for the answer, in which stop strings count. Returns the first that it holds."""
         text: str = self._detokenizer.output_text
         start = text.lstrip()
         self._is_open = self._is_open or start.startswith(THINK_OPEN)
@@ -83,9 +81,9 @@ class StopGuard:
         return stop
 
     def _hold_back(self) -> None:
-        """Hold back what may begin a stop string, but no mark of the thinking: parsers look for
-        marks where their tokens are."""
+        """Hold back text that may begin a stop string, but no mark of the thinking: a parser needs
+        each mark in the output that has its token."""
         if not any(THINK_CLOSE in stop for stop in self._stops):
             at, text = self._answer_at, self._detokenizer.output_text
-            behind = 0 if at is None else max(0, len(text) - at)
-            self._detokenizer.stop_buffer_length = min(self._held_chars, behind)
+            answer_chars = 0 if at is None else max(0, len(text) - at)
+            self._detokenizer.stop_buffer_length = min(self._held_chars, answer_chars)

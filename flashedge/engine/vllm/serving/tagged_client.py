@@ -1,8 +1,8 @@
-"""The engine client that vLLM's protocol handlers are given.
+"""The engine client of vLLM's protocol handlers.
 
-All that they ask of the engine passes through `TaggedClient.generate`. It tags the request, samples
-it by position noise, counts it, and turns errors into those that the handlers put into their
-protocol's own form.
+All that they ask of the generator passes through `TaggedClient.generate`. It tags the request,
+chooses how its tokens are drawn, counts it, and turns errors into those that the handlers put into
+their protocol's own form.
 
 Checked with vLLM 0.32.0.
 """
@@ -54,12 +54,11 @@ if TYPE_CHECKING:
 
 
 UNTAGGED = frozenset({"add_request", "encode"})
-"""The AsyncLLM's other ways to make a request, which no handler uses."""
+"""The AsyncLLM's other ways to make a request. No handler over the generator uses them."""
 
 
 class TaggedClient:
-    """Stands for one AsyncLLM, and has its attributes. Those that would make requests without tags
-    raise AttributeError."""
+    """Stands for one AsyncLLM and has its attributes, except for those in UNTAGGED."""
 
     def __init__(
         self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
@@ -80,7 +79,7 @@ class TaggedClient:
 
     @property
     def dead_error(self) -> BaseException:
-        return convert_error(self._find_fault() or EngineDead("the generator engine died"))
+        return convert_error(self._find_fault() or EngineDead("the engine died"))
 
     @property
     def _thinks(self) -> bool:
@@ -95,7 +94,7 @@ class TaggedClient:
         return None
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Raises what `convert_error` returns when no further request is taken."""
+        """Raise what `convert_error` returns if a request with `n` choices is not admitted."""
         try:
             self._admit(n)
         except FlashEdgeError as error:
@@ -107,8 +106,7 @@ class TaggedClient:
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[RequestOutput]:
-        """Stream the outputs of a request, tagged. Raises, while it streams, what `convert_error`
-        returns."""
+        """Tag a request and stream its outputs. Raises what `fail_request` returns."""
         tags = get_request().tags  # here: the stream may be read in another context
         program = tags.program or request_id
         tags = replace(tags, program=program)
@@ -147,8 +145,8 @@ class TaggedClient:
             ):
                 whole = params.output_kind is RequestOutputKind.FINAL_ONLY and params.n == 1
                 if whole:
-                    # The scheduler of programs sees on the way how far the request is. vLLM joins
-                    # only final outputs of several choices.
+                    # So that the scheduler of programs sees how far the request is. With several
+                    # choices vLLM joins outputs only if they are final.
                     params = params.clone()
                     params.output_kind = RequestOutputKind.CUMULATIVE
                 seen, told = 0, False
@@ -180,8 +178,8 @@ class TaggedClient:
 
 
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
-    """Keep why the request fails, for the end of its stream, and convert the error. Within a
-    stream, all handlers put a GenerationError into their protocol's form, and it alone."""
+    """Keep why the request fails, for the end of its stream, and return the error as vLLM's. In a
+    stream that is a GenerationError: no other is put into every protocol's form."""
     get_request().failure = error
     converted = convert_error(error)
     if streams and not isinstance(converted, GenerationError):
@@ -191,11 +189,11 @@ def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
 
 
 def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False) -> SamplingParams:
-    """Copy the parameters, with the tags, and with position noise where a client gives a seed.
+    """Copy the parameters, and add the tags and how tokens are drawn.
 
-    Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
-    which is faster for a whole batch. It also draws requests with penalties and with budgets of
-    thinking, which act on logits after the noise; by their seed, if they have one. Raises
+    A request with a client's seed or determinism gets position noise. Others are drawn by vLLM's
+    own sampler, which is faster for a whole batch. So are requests with penalties or budgets of
+    thinking, which act on logits after the noise; a client's seed goes to that sampler. Raises
     RequestError for a schema that is too large, and for what can't be verified.
     """
     params = given.clone()
@@ -211,20 +209,20 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
     }
     repeatable = tags.is_seeded or tags.deterministic
     params.seed = tags.seed if repeatable else None
-    acts_behind_noise = (
+    acts_after_noise = (
         params.presence_penalty
         or params.frequency_penalty
         or params.repetition_penalty != 1
         or params.thinking_token_budget is not None
     )
-    if repeatable and params.temperature > 0 and not acts_behind_noise:
+    if repeatable and params.temperature > 0 and not acts_after_noise:
         ours |= {
             "temperature": params.temperature,
             "top_k": max(0, params.top_k),
             "top_p": params.top_p,
             "min_p": params.min_p,
         }
-        # Set after the checks of SamplingParams, which refuse several choices at temperature 0.
+        # SamplingParams would refuse several choices at temperature 0 if it were built with it.
         params.temperature, params.top_k, params.top_p, params.min_p = 0.0, 0, 1.0, 0.0
     params.extra_args = {**(params.extra_args or {}), ARGS_KEY: ours}
     return params
@@ -244,13 +242,12 @@ UNVERIFIABLE = (
     "prompt_logprob_token_ids",
     "logprob_token_ids",
 )
-"""The fields of SamplingParams that change logits by more than the noise, or need all of the
-prompt's."""
+"""The fields of SamplingParams that change logits after the noise, or need those of the prompt."""
 _DEFAULTS = SamplingParams()
 
 
 def check_verifiable(params: SamplingParams) -> None:
-    """Raises RequestError where a deterministic request asks for what no pass draws."""
+    """Raise RequestError if a deterministic request asks for what no pass computes."""
     for name in UNVERIFIABLE:
         if getattr(params, name) not in (getattr(_DEFAULTS, name), None, [], {}):
             raise build_refusal(name)
@@ -259,7 +256,7 @@ def check_verifiable(params: SamplingParams) -> None:
 
 
 def convert_error(error: FlashEdgeError) -> Exception:
-    """The exception of vLLM that its handlers answer with the same HTTP status and text."""
+    """Build the exception of vLLM that its handlers answer with the same HTTP status and text."""
     if isinstance(error, QueueFull | Conflict | StoreError):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
     if isinstance(error, NotFound):

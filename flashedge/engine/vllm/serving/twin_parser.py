@@ -1,11 +1,10 @@
-"""The parsers of vLLM's handlers, by which a stream and a whole answer say the same.
+"""Makes vLLM's parsers read a streamed answer and a whole one as the same thinking, text and calls.
 
-For a stream vLLM's parsers guess from the beginning of a tool call what it will be, and lose the
-text of one that is cut, broken, or only begins. What has been sent can't be taken back. So a stream
-sends thinking and text as they come and holds calls back. At its end the whole text is read as
-well, and the stream sends what it has not sent yet; where the two readings contradict each other,
-what was sent stands. A whole answer is read as a stream of one piece. What a search does is shown
-as reasoning, before its answer.
+In a stream vLLM's parsers guess from the beginning of a tool call what it will be, and lose the
+text of a call that is cut, broken, or only begins. What has been sent can't be taken back. So a
+stream sends thinking and text as they come and holds calls back. At its end the whole text is read
+once more, and the stream sends what is missing; if the two readings differ, what was sent stays. A
+whole answer is read as a stream of one piece. A search's notes are shown as reasoning before it.
 
 Checked with vLLM 0.32.0.
 """
@@ -20,23 +19,23 @@ from vllm.parser.abstract_parser import DelegatingParser, Parser
 from vllm.parser.engine.incremental_lexer import IncrementalLexer, LexToken
 
 PIECE = 4096
-"""Characters that vLLM's lexer reads at once. It cuts each marker off the front of the text, which
-copies the rest: a megabyte of `<think>` took nearly a minute on the daemon's event loop. It is made
-for streams, so it finds the same in pieces."""
+"""Characters that vLLM's lexer gets at once. It cuts each marker off the front of the text, which
+copies the rest: a megabyte of `<think>` took nearly a minute on the daemon's event loop. The lexer
+is made for streams, so pieces give the same tokens."""
 _feed = IncrementalLexer.feed
 _Read = tuple[str, str, list[Any]]
 """Thinking, text and calls."""
 
 
 def build_twin_parser(base: type[Parser]) -> type[Parser]:
-    """The parser class of a handler whose own is `base`."""
+    """Build the parser class that replaces `base` in a handler."""
 
     class TwinParser(base):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._make = lambda kind: kind(*args, **options)
             self._marks: dict[int, str] = {}
-            """The marks of the thinking by their tokens."""
+            """The marks around the thinking, by their token ids."""
             if (parser := self.reasoning_parser) is not None:
                 marks = (parser.reasoning_start_str, parser.reasoning_end_str)
                 self._marks = {parser.vocab[mark]: mark for mark in marks if mark in parser.vocab}
@@ -46,7 +45,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             self._sent = ["", ""]
             """The thinking and the text that the client has."""
             self._blank = ""
-            """Blanks before the first word. They are no text where a call follows."""
+            """Blanks before the first word. They are dropped if a call follows."""
 
         def set_prompt_token_ids(self, prompt_token_ids: Any) -> None:
             self._prompt_ids = list(prompt_token_ids)
@@ -83,7 +82,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
         def read(
             self, text: str, ids: list[int], request: Any, prompt_ids: Any, *, finished: bool
         ) -> _Read:
-            """What the client does not have yet, with the next piece of the answer."""
+            """Read the next piece of the answer. Returns what the client has to get now."""
             if not request.tools:
                 request.tool_choice = "none"  # though the text may look like a call
             if not self._texts and self._has_thought(request, prompt_ids):
@@ -106,7 +105,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             return thought, content, []
 
         def _end(self, request: Any, prompt_ids: Any, thought: str, content: str) -> _Read:
-            """The rest of the answer. thought, content: the rest of it by the stream's reading."""
+            """Returns the rest of the answer. thought, content: what the stream's reading gives."""
             other = self._make(base)
             other.set_prompt_token_ids(prompt_ids or [])
             if self.reasoning_parser is None:
@@ -122,7 +121,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             )
 
         def _has_thought(self, request: Any, prompt_ids: list[int] | None) -> bool:
-            """Whether the prompt has ended the thinking, or goes on with the answer."""
+            """Whether the prompt has ended the thinking, so that the answer follows."""
             if self.reasoning_parser is None or prompt_ids is None:
                 return False
             if self.is_reasoning_end(prompt_ids):
@@ -136,8 +135,8 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
 
 
 def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
-    """Cut a piece of an answer at each mark of the thinking: vLLM's parsers read several marks in
-    one piece differently than one after the other."""
+    """Cut a piece of an answer at each mark of the thinking. vLLM's parsers read several marks in
+    one piece differently from marks that come one after the other."""
     at = [place for place, token in enumerate(ids) if token in marks]
     texts = re.split(f"({'|'.join(map(re.escape, marks.values()))})", text) if at else [text]
     if [marks[ids[place]] for place in at] != texts[1::2]:
@@ -154,7 +153,7 @@ def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[s
 
 
 def _complete(sent: str, more: str, whole: str) -> str:
-    """What is left to send. more: by the stream's reading. whole: the text by the other one."""
+    """What is left to send. more: the rest by the stream's reading. whole: all by the other."""
     return whole.removeprefix(sent) if whole.startswith(sent + more) else more
 
 
@@ -174,14 +173,13 @@ def _build_delta(thought: str, content: str, calls: list[Any]) -> DeltaMessage |
 
 
 class NoteText(str):
-    """The text of an output that is no part of the answer. `SearchParser` knows it by its type."""
+    """The text of a note of a search. `SearchParser` recognizes it by its type."""
 
     __slots__ = ()
 
 
 def build_search_parser(base: type[Parser] | None) -> type[Parser]:
-    """The parser class of a handler that answers by searches. base: the handler's own, None for a
-    model without parsers."""
+    """Build the parser class of a handler that answers by searches. base: its own, if any."""
 
     class SearchParser(base or DelegatingParser):  # type: ignore[misc]
         def parse_delta(

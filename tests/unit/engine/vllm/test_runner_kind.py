@@ -100,7 +100,7 @@ def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPat
     asked = load_config({"features": "second_runner=on"}, environ={})
     found: list[EntryPoint] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: found)
-    with pytest.raises(ConfigError, match="second_runner is on, and vLLM's second"):
+    with pytest.raises(ConfigError, match="second_runner is on, but vLLM's second"):
         pair.check_second_runner(asked)
     pair.check_second_runner(load_config(environ={}))
     found.append(EntryPoint("cpu", "somewhere", "triton.backends"))

@@ -185,8 +185,9 @@ async def test_who_waits_too_long_is_told_why_and_a_stop_ends_the_restarts() -> 
     count = len(FakeProcess.all)
     await asyncio.sleep(600)
     assert len(FakeProcess.all) == count
-    with pytest.raises(EngineDead, match="is stopped"):
+    with pytest.raises(EngineDead, match="is stopped") as caught:
         await engine.wait_ready(1)
+    assert caught.value.hint is None, "it is not being restarted"
 
 
 async def test_a_first_start_that_fails_is_an_error() -> None:
