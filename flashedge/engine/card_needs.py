@@ -162,9 +162,8 @@ def check_compiler() -> UnmetNeed | None:
             what="there is no C compiler (gcc or clang), which Triton needs on a card",
             hints=(*((f"export CC={other}, or:",) if other else ()), *COMPILER_HINTS),
         )
-    scheme = sysconfig.get_default_scheme()  # where Triton looks for Python.h
-    scheme = "posix_prefix" if scheme == "posix_local" else scheme
-    include = sysconfig.get_paths(scheme=scheme)["include"]
+    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")
+    include = sysconfig.get_paths(scheme=scheme)["include"]  # where Triton looks for Python.h
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "needs.c")
         source.write_text(_EXTENSION)

@@ -19,8 +19,7 @@ from flashedge.engine.vllm.prompts.templates import ROLES, find_written, join_ro
 from flashedge.errors import CheckpointError, RequestError
 from flashedge.types import TokenIds
 
-MOST_TEMPLATES = 16
-"""Rewritten templates that are kept. A tokenizer has one or two; a system prompt makes another."""
+MOST_TEMPLATES = 16  # that stay rewritten: a tokenizer has one or two, a system prompt adds one
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +42,7 @@ class PromptEncoder:
         self, tokenizer: Any, *, own: Iterable[str] = (), words: Iterable[str] = ()
     ) -> None:
         """tokenizer: of transformers. own: further added tokens that only we write. words: tokens
-        that anyone may write."""
+        that anyone may write. Raises CheckpointError for a broken chat template."""
         self.hf = tokenizer
         free = frozenset(words)
         added = [t for t in tokenizer.added_tokens_decoder.values() if t.content not in free]
@@ -52,7 +51,12 @@ class PromptEncoder:
         plain = [t.content for t in added if t.content not in special and t.content.strip()]
         templates = tokenizer.chat_template or {}
         sources = [templates] if isinstance(templates, str) else templates.values()
-        written = {t for source in sources for t in find_written(source, plain)}
+        try:
+            written = {t for source in sources for t in find_written(source, plain)}
+        except jinja2.TemplateError as error:
+            raise CheckpointError(
+                f"{tokenizer.name_or_path}: the chat template can't be read: {error}"
+            ) from error
         ours = [token for token in own if token in plain]
         self.spelling = PrivateSpelling([*special, *(t for t in plain if t in written), *ours])
         backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -66,8 +70,7 @@ class PromptEncoder:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> TokenIds:
         """Encode a text in which only privately spelled control tokens count as such.
 
-        add_special_tokens: whether the tokenizer puts its BOS and EOS around the text.
-        """
+        add_special_tokens: whether the tokenizer puts its BOS and EOS around the text."""
         if self._private is not None:
             # `encode` would hold the GIL, and stop the daemon while it encodes a long text.
             [found] = self._private.encode_batch([text], add_special_tokens=add_special_tokens)

@@ -48,8 +48,8 @@ def guard_renderer(renderer: Any) -> Refuse | None:
     if renderer.tokenizer is None or is_mistral_tokenizer(renderer.tokenizer):
         return None
     if not is_guardable(renderer):
-        own = renderer.tokenizer
-        return partial(refuse, PrivateSpelling([*own.all_special_tokens, *own.get_added_vocab()]))
+        tokens = [*renderer.tokenizer.all_special_tokens, *renderer.tokenizer.get_added_vocab()]
+        return partial(refuse, PrivateSpelling(tokens))
     prompts = vars(renderer).get("prompts") or _replace_template(renderer)
     return partial(refuse, prompts.spelling)
 

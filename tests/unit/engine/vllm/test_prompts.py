@@ -244,6 +244,9 @@ def test_a_verifier_breaks_forged_tokens_that_are_nested_too() -> None:
 
 def test_a_conversation_that_the_template_refuses_is_a_bad_request() -> None:
     tokenizer = load("generator")
+    tokenizer.chat_template = "{{ 'never closed }}"
+    with pytest.raises(CheckpointError, match="the chat template can't be read"):
+        PromptEncoder(tokenizer)
     tokenizer.chat_template = "{% if messages[1] %}{{ raise_exception('one turn') }}{% endif %}"
     with pytest.raises(RequestError, match="refuses the conversation: one turn"):
         PromptEncoder(tokenizer).encode_chat([{"role": "user", "content": "a"}] * 2)
