@@ -19,13 +19,14 @@ from flashedge.search.voting import BUDGET
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""Time between two reports of a run's progress. Its end is reported at once."""
+"""Seconds between two reports of a run's progress. The run's end is reported at once."""
 MAX_DEATHS = 3
 """Times that the daemon may end during a run of one problem before the problem counts as failed.
 With 1 a restart of the daemon would fail every open problem; without a limit, a problem that kills
 the daemon would be tried forever."""
 BATCH_PRIORITY = 1
-"""Runs after chats and single searches, whose priority is 0."""
+"""The priority of a batch's runs, unless the settings have another. Chats and single searches have
+0 and go before them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,8 @@ class Stopping(Exception):
 
 
 class Attempts:
+    """The runs of one batch's problems on the daemon."""
+
     def __init__(
         self,
         client: AsyncClient,
@@ -95,8 +98,9 @@ class Attempts:
         budget: most tokens of the whole tree, instead of the settings' limit. earlier: the attempt
         to continue; it is also the result if no later run finishes.
 
-        The daemon may have runs of the problem from an earlier call. The last one that finished is
-        the result, and so is a failed one without `retry_failed`. Others that ended are repeated.
+        The daemon may have runs of the problem from an earlier call. An open one is awaited. A
+        finished one is the result, and so is a failed one without `retry_failed`. Interrupted and
+        cancelled ones are repeated.
 
         Raises RequestError when the daemon refuses the settings, DaemonError or EngineDead when it
         stays away, Stopping if the run has not started when `stop` is called.

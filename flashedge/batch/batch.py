@@ -19,8 +19,8 @@ from flashedge.runtime.drive.tasks import run_workers
 from flashedge.search.voting import BUDGET
 
 LEAST_GRANT_TOKENS = 64
-"""Chosen by hand: with a tenth, runs would resume for a part of one step; with ten times as many,
-the last tokens of a small budget would stay unspent."""
+"""The smallest share for which a run is continued. Chosen by hand: with a tenth, runs would resume
+for a part of one step; with ten times as many, the rest of a small budget would stay unspent."""
 FIRST_JOBS = 3
 """Problems that run before the first result. Each result lets one more start, up to `jobs`. Many
 that start together also end together, so the first result would come late; one alone would leave
@@ -58,6 +58,8 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
+    """What one problem can use of the shared budget."""
+
     wanted_tokens: int
     """Tokens until the problem reaches its cap."""
     certainty: float | None

@@ -47,12 +47,12 @@ class SheetJournal(journal.Journal[ProblemId, R]):
         input or with other settings. Raises ConfigError when it is damaged or no batch's output,
         StoreError when it can't be written."""
         digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
-        if not output.parent.is_dir():
-            raise ConfigError(f"there is no folder {output.parent}", param="output")
         sheet_path = output.with_name(output.name + ".batch.json")
-        if _has_content(output) and not sheet_path.exists():
-            raise _build_foreign_error(output, sheet_path)
         with journal.translate_os_errors(sheet_path):
+            if not output.parent.is_dir():
+                raise ConfigError(f"there is no folder {output.parent}", param="output")
+            if _has_content(output) and not sheet_path.exists():
+                raise _build_foreign_error(output, sheet_path)
             self._sheet_file = journal.open_locked(sheet_path, output)
         try:
             with journal.translate_os_errors(sheet_path):

@@ -26,7 +26,7 @@ from flashedge.certainty.policies import Policy, Rule
 T = TypeVar("T")
 FOLDS = 5
 """Folds of the cross-validation. With two, each choice would see half of the problems; with fifty,
-there would be ten times as many choices."""
+choosing would take ten times as long."""
 MAX_DETECTS, MAX_FIRST, MAX_OTHER = 12, 16, 6
 """Most values of the grid: of `Rule.detect`, and of the thresholds of the first and each further
 measure. Two measures make 1,344 rules; ten times as many values of each would make 1.2 million."""
@@ -87,6 +87,7 @@ def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
 
 
 def replay(trace: RunTrace, policy: Policy) -> Ending:
+    """How the run would have ended under `policy`."""
     at = find_stop(trace.checkpoints, policy, trace.cap)
     return trace.whole if at is None else trace.stops[at]
 

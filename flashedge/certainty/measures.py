@@ -17,8 +17,7 @@ MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The measures of a run between two levels, rollouts or probes. Ref: arXiv 2412.20993 App.
-    D.1."""
+    """What is measured of a run at one of its moments. Ref: arXiv 2412.20993 App. D.1."""
 
     progress: int
     """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""
@@ -46,6 +45,7 @@ Answers = Sequence[str | None]
 # ---------------------------------------------------------------- answers
 
 HESITATIONS = ("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re")
+"""How expressions of doubt begin: "let me re" stands for "let me recheck" and the like."""
 _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
 
 
@@ -78,8 +78,7 @@ def hesitates(text: str) -> bool:
 def measure_consistency(answers: Answers, window: int) -> float | None:
     """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1]. answers: (k,) clusters of
     the probed answers. None stands for a probe without a confident answer and equals nothing. The
-    result is None while k < w. Raises ValueError for a window below 1. Ref: arXiv 2412.20993
-    §2.1."""
+    result is None while k < w. Raises ValueError for a window below 1. Ref: 2412.20993 §2.1."""
     if window < 1:
         raise ValueError(f"window {window} is below 1")
     if len(answers) < window:

@@ -42,10 +42,10 @@ class Policy(Protocol):
 class Rule:
     """Stops once the thresholds are met. Holds plain values, which requests and calibrations store.
 
-    All policies of POLICIES check at `detect`. After it static never checks again, every_5 checks
-    after each 5 of the progress, and every_step after each 1. LEAD checks the lead of a vote after
-    every path (see `measure_lead`). Ref: App. B.1, G.4; Table 3. Departure: a value equal to its
-    threshold meets it, so that a threshold of 1 can be met.
+    The policies of POLICIES check at `detect` first. After it static never checks again, every_5
+    checks whenever the progress has grown by 5, and every_step whenever it has grown by 1. LEAD
+    checks the lead of a vote after every path (see `measure_lead`). Ref: App. B.1, G.4; Table 3.
+    Departure: a value equal to its threshold meets it, so that a threshold of 1 can be met.
     """
 
     policy: str

@@ -41,8 +41,7 @@ class ReplayShape:
         return self.window * self.group
 
     def find_window(self, known: int) -> int:
-        """First position of the window that draws the next token. known: tokens so far, at least
-        1."""
+        """First position of the window that draws the next token. known: tokens so far (>= 1)."""
         return (known - 1) // self.window * self.window
 
     def end_window(self, known: int, max_model_len: int) -> int:
@@ -57,7 +56,7 @@ class ReplayShape:
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
     def count_chunk(self, sequences: int) -> int:
-        """Tokens that a pass over this many sequences computes of each, in whole windows."""
+        """Tokens of each sequence that a pass over this many sequences computes: whole windows."""
         windows = min(self.prefill_windows, self.group // sequences)
         return self.window * max(1, windows)
 
@@ -74,12 +73,15 @@ class StepKind(StrEnum):
     """vLLM's own step: prefill and decode of all other requests, and the decode of deterministic
     ones, whose tokens are candidates until they are verified."""
     PREFILL = "prefill"
+    """A pass over whole windows of prompts of deterministic requests."""
     VERIFY = "verify"
     """A pass over the windows of up to G deterministic requests, which draws their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
+    """What a scheduler knows before a step."""
+
     can_prefill: bool
     """Whether a deterministic request has prompt to compute, and room in the batch."""
     ready: int

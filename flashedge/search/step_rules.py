@@ -1,7 +1,7 @@
 """Where a step ends: after a blank line, after a marker word, or where its tokens are used up.
 
-A run chooses a `BoundaryRule` by name. Both engines and the simulator use this class. The rule
-`entropy` needs more than token ids: see `EntropyRule`.
+A run chooses a `BoundaryRule` by name. The engine, the stock engine and the simulator share this
+class. The rule `entropy` needs more than token ids: see `EntropyRule`.
 """
 
 from __future__ import annotations

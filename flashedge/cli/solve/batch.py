@@ -18,6 +18,7 @@ from flashedge.cli.connection import connect_ready
 from flashedge.client.words import format_count
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
+from flashedge.files.journal import translate_os_errors
 
 if TYPE_CHECKING:
     from flashedge.batch.attempts import Attempts
@@ -121,14 +122,16 @@ def solve_batch(
 def check_files(source: Path, target: Path | None, jobs: int, *, example: str) -> Path:
     """The file of results. example: of its name.
 
-    Raises RequestError where none is named, ConfigError where the results would replace the input.
+    Raises RequestError where none is named, ConfigError where the results would replace the input,
+    StoreError where the files can't be looked at.
     """
     if target is None:
         raise RequestError("--input needs --output", hint=f"add --output {example}", param="output")
     if not 1 <= jobs <= MAX_JOBS:
         raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
-    if source.exists() and target.exists() and target.samefile(source):
-        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
+    with translate_os_errors(target):
+        if source.exists() and target.exists() and target.samefile(source):
+            raise ConfigError(f"{target} is the input; choose another --output", param="output")
     return target
 
 

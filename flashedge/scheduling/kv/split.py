@@ -56,7 +56,7 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """A division of the KV memory, with the predicted seconds of a level, or 0 without any."""
+    """A division of the KV memory. Its seconds are those of a level, or 0 without a prediction."""
 
     generator_bytes: int
     verifier_bytes: int

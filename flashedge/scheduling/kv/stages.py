@@ -90,6 +90,8 @@ def _count_tokens(node: Node) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCost:
+    """What the work of an engine costs in time and KV memory."""
+
     curve: CostCurve
     kv_bytes_per_token: int
     block_tokens: int = 1

@@ -45,9 +45,8 @@ class LengthDistribution(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogT:
-    """ln X = mu + sigma·T, where T has Student's t-distribution. It has an expectation only below a
-    limit. Raises ValueError for impossible parameters. Ref: arXiv 2604.00499 §3.1, eq. (3) and
-    (4)."""
+    """ln X = mu + sigma·T, where T has Student's t-distribution. X has an expectation only below a
+    limit. Raises ValueError for impossible parameters. Ref: arXiv 2604.00499 §3.1, eq. (3), (4)."""
 
     mu: float
     """Median of ln X."""

@@ -1,15 +1,16 @@
 """Predicts how long the outputs of one pair will be, from the runs that ended before.
 
-Kept of a run are the tokens of its prompt and the mean logarithm of its outputs. A new prompt gets
-the average over the last runs of its strategy, in which runs with prompts of similar length count
-most (a kernel average). The difference of the latest runs from that average is added, so that the
-prediction follows a change of the workload within a dozen runs. A prompt that ran before gets the
-mean of its own outputs, shrunk towards the average.
+The predictor keeps the tokens of a run's prompt and the mean logarithm of its outputs. A new prompt
+gets the average over the last runs of its strategy, in which runs with prompts of similar length
+count most (a kernel average). The difference of the latest runs from that average is added, so that
+the prediction follows a change of the workload within a dozen runs. A prompt that ran before gets
+the mean of its own outputs, shrunk towards the average.
 
 Cut outputs are lower bounds. Each counts as the mean length of longer outputs (expectation
 maximization).
 
-Beyond the paper, which names online adaptation as future work. Ref: arXiv 2604.00499 App. E, G.
+This goes beyond the paper, which names online adaptation as future work. Ref: arXiv 2604.00499
+App. E, G.
 """
 
 from collections import OrderedDict
@@ -23,23 +24,26 @@ from flashedge.scheduling.lengths.distribution import Floats, LogT
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 
 KEPT_RUNS, KEPT_PROMPTS = 512, 4_096
-"""The last runs of each strategy, and the prompts with their own outputs, that are kept."""
+"""How many runs of each strategy, and how many prompts, are remembered."""
 ALIKE = 0.15
 """Standard deviation of the kernel: prompts whose tokens differ by 15 % count 0.6."""
 LATE_RUNS, LATE_PRIOR = 12.0, 8.0
 """The half-life of the latest runs' difference, in runs, and how many runs without a difference are
 averaged with them."""
 OWN_RUNS = 8.0
-"""Half-life of the outputs of one prompt, in its own runs."""
+"""Half-life of the outputs of one prompt, in its own runs. Chosen by hand: with 0.8 the last run
+would decide, and with 80 a prompt whose outputs change would keep its old length."""
 BETWEEN, WITHIN = 0.35**2, 0.2**2
 """Assumed variances of the mean logarithm over prompts, and of the logarithm over outputs of one
 prompt, before runs are known."""
 PRIOR_OUTPUTS = 4
-"""Runs, or outputs of one prompt, as which the variance within prompts so far counts."""
+"""How many runs WITHIN counts as, and how many outputs of one prompt the variance that was learned
+from all runs counts as."""
 LEAST_VARIANCE = 0.05**2
 """Lower bound of both variances, since a few equal outputs do not show that all are equal."""
 STEPS = 4
-"""Steps of expectation maximization for the cut outputs of a run."""
+"""Steps of expectation maximization for the cut outputs of a run. Chosen by hand: with one, cut
+outputs would stay near the average of other prompts; with forty, each run would cost more time."""
 SCALE = 0.7
 """Scale of a log-t over the standard deviation of ln X: between 0.65, which has its variance, and
 0.9, which has its quartiles. Chosen with KEPT_RUNS to LATE_PRIOR by
@@ -65,7 +69,7 @@ class _Outputs:
     """Outputs of one prompt, in logarithms of tokens."""
 
     number: float
-    """How many there are, the older ones in part."""
+    """How many there are. Those of earlier runs count in part."""
     mean: float
     squares: float
     """Sum of the squared distances from the mean."""
@@ -76,6 +80,7 @@ class _Outputs:
 
 
 NOTHING_KNOWN = _Average(log(512), log(512), between=1.0, doubt=1.0)
+"""Assumed before the first run: 512 tokens, uncertain by a factor of e."""
 
 
 class HistoryPredictor:
@@ -102,6 +107,7 @@ class HistoryPredictor:
         return LogT(mu, SCALE * sqrt(within + (1 - trust) * average.between))
 
     def learn(self, finished: FinishedOutputs) -> None:
+        """Remember the outputs of a run that has ended."""
         request = finished.request
         average = self._average(request)
         outputs = _summarize(finished.lengths, average or NOTHING_KNOWN, self._within)

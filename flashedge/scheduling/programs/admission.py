@@ -62,6 +62,7 @@ def predict_need(run: Member) -> Need:
 
 
 def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool:
+    """Whether a run with this need is admitted beside the running ones."""
     needs = need, *running
     return len(needs) <= capacity.max_running and (
         not running

@@ -16,7 +16,7 @@ from flashedge.scheduling.programs.program import Member, Program
 from flashedge.scheduling.rollouts.allocation import BoostState
 
 MEMORY_S = 20.0
-"""Time constant of the fading of measured tokens, in time in which searches run. Chosen by hand:
+"""Seconds with running searches after which the weight of measured tokens is 1/e. Chosen by hand:
 with 2 s one slow level would change all estimates; with 200 s they would lag behind the load."""
 LEAST_S = 0.5
 """How long searches must have run before their speed counts as known."""
@@ -71,9 +71,9 @@ class Scheduling:
     """In their order."""
     boosts: tuple[BoostState, ...] = ()
     boost_running_s: float = 0.0
-    """Seconds since the daemon's start in which boosted runs ran."""
+    """Seconds since the daemon's start with a boosted run under way."""
     boost_open_s: float = 0.0
-    """Those of boost_running_s in which boosted runs had more than one rollout each."""
+    """Those of boost_running_s in which a boosted run might have more than one rollout."""
 
 
 def estimate_programs(

@@ -46,9 +46,9 @@ class Decay:
 
 
 MEASURED_DECAY = Decay(factor=0.5, interval_s=5.0)
-"""γ and Δ, which the paper's text has lost. Chosen on 24 November 2026 in a
-simulation (docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean
-latencies are within 2 % of those without decay, the one with the shortest longest wait."""
+"""γ and Δ, whose values the paper's text lacks. Chosen on 24 November 2026 in a simulation
+(docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean latencies are
+within 2 % of those without decay, the one with the shortest longest wait."""
 
 
 def compute_risk_weight(waiting: int, max_batch: int) -> float:
@@ -62,7 +62,7 @@ def compute_risk_weight(waiting: int, max_batch: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Queued:
-    """What policies know of the programs, as arrays (num_programs,), and how crowded it is."""
+    """What policies know of the programs, as arrays (num_programs,), and of the queue."""
 
     expected: Floats
     """Tokens that are left."""

@@ -22,8 +22,8 @@ ROUNDED_TOKENS = 16
 """Drawn tokens are rounded down to a multiple of this, since the cache of figures holds each number
 apart: with 1 it would hardly ever hit, and with 160 most answers would seem to have just begun."""
 LEAST_LEFT = 0.02
-"""Share of a member's work that counts as left until the member is over. It orders members that
-are past their estimates by their size; any small share does."""
+"""Share of a member's work that counts as left until the member is over. With it, members that are
+past their estimates are still ordered by their size, for which any small share is enough."""
 
 
 class Kind(StrEnum):

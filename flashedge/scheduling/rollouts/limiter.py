@@ -96,9 +96,8 @@ class RolloutLimiter:
     """Finds M."""
 
     margin: float = 0.2
-    """Share by which boosting may delay a token of others, such as chats and other searches. Chosen
-    by hand: with 0.02 other work would stop all boosting; with 2 it would take three times as long.
-    """
+    """Share by which boosting may delay a token of chats and other searches. Chosen by hand: with
+    0.02 these would stop all boosting, and with 2 they would take three times as long."""
     least_gain: float = 1.3
     """The least factor of rollouts a second for which rollouts are added. Above 1 it pays for those
     that are cancelled when their run ends, and for costs that no curve shows."""

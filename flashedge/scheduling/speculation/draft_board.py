@@ -67,6 +67,7 @@ class DraftBoard:
     # ------------------------------------------------------------ beams
 
     def add_beam(self, continuation: Continuation, sampling: Sampling) -> Beam:
+        """Note that a step is requested."""
         level = self._levels.setdefault(continuation.key, _BoardLevel())
         level.generating += 1
         level.max_drafts += continuation.max_drafts
@@ -149,6 +150,7 @@ class DraftBoard:
             self._running.pop(draft, None)
 
     def list_complete(self, run: str) -> tuple[Draft, ...]:
+        """The drafts of a run whose steps have ended and whose requests have not arrived."""
         drafts = (draft for level in self._list_levels(run) for draft in level.drafts.values())
         return tuple(draft for draft in drafts if draft.state is _S.COMPLETE)
 

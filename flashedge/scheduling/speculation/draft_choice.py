@@ -71,11 +71,10 @@ def count_slots(
 def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, ...]:
     """M_i = B - j + 1 of each beam: how many of its children may be drafted.
 
-    B = branching equal bins divide the range from the lowest score to the highest; C_1 holds the
-    highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as C_1. For
-    REBASE and dynamic branching `branching` is the most children that a beam can get.
-
-    scores: (num_beams,), of the steps before.
+    B = branching equal bins divide the range from the lowest score to the highest. C_1 holds the
+    highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as in C_1. For
+    REBASE and dynamic branching, `branching` is the most children that a beam can get. scores:
+    (num_beams,) the score of each beam before the step that it generates.
     """
     known = [score for score in scores if score is not None]
     lowest, highest = min(known, default=0.0), max(known, default=0.0)

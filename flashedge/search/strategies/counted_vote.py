@@ -51,7 +51,7 @@ class CountedState(SearchState):
         return sum(self.tree[node].path_tokens for node in self.complete)
 
     def find_end(self, node: NodeId) -> int:
-        """The clock when a generated path that was not taken yet ended."""
+        """The clock at the end of a generated path that is not taken yet."""
         return self.starts[node] + self.tree[node].path_tokens
 
     def list_behind(self, end: int) -> dict[NodeId, int]:

@@ -33,6 +33,7 @@ from flashedge.search.voting import BUDGET, Phase, Search
 from flashedge.types import Limits, NodeId, Problem, Segment
 
 LAUNCH, ARRIVAL = "launch", "arrival"
+"""The values of `Mcts.take`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -283,6 +283,7 @@ def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
         done = cli("solve", *arguments)
         assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
     cli.ends(5, "can't read /nowhere", "solve", "--input", "/nowhere", "--output", target)
+    cli.ends(5, "can't write", "solve", "--input", source, "--output", target + 300 * "n")
 
 
 def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: BatchDaemon) -> None:
