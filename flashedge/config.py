@@ -86,7 +86,7 @@ class Config:
     )
     keep_runs_days: float | None = setting(
         None,
-        "Remove stored runs that ended so many days ago. Not set: none is too old.",
+        "Remove stored runs that ended more than so many days ago. Not set: keep them at any age.",
         at_least=0,
     )
     keep_runs_gib: float = setting(
@@ -94,7 +94,7 @@ class Config:
     )
     keep_chats: int = setting(
         200,
-        "Conversations of `flashedge chat` that are kept, the last used ones. 0: none is stored.",
+        "Most conversations of `flashedge chat` to keep, the last used ones. 0: none is stored.",
         at_least=0,
     )
     log_level: str = setting(

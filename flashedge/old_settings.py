@@ -11,6 +11,7 @@ from flashedge.optimizations import FEATURES
 _TABLES = ("clusters", "scheduling")
 """Former tables of config.toml. The table's name now begins the name of each setting in them."""
 _TOP = {"fused_sampling", "async_scheduling", "second_runner", "verifier_graphs", "steady_prompts"}
+"""Features whose old names stood in no table."""
 _OLD_FEATURES = {name if name in _TOP else f"scheduling_{name}": name for name in FEATURES}
 OLD_SETTINGS: Mapping[str, Setting] = {
     **{name: Setting(name=name, kind="boolean") for name in _OLD_FEATURES},

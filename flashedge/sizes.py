@@ -3,7 +3,7 @@
 import re
 
 _UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_SIZE = re.compile(r"([+-]?\d[\d_]*)\s*([kmg]ib)?", re.IGNORECASE)
+_SIZE = re.compile(r"([+-]?\d[\d_]{0,40})\s*([kmg]ib)?", re.IGNORECASE)  # `int` refuses thousands
 
 
 def parse_size(text: str) -> int | None:

@@ -14,18 +14,14 @@ Judges = Literal["steps", "answers"]
 
 MAX_SEED = 2**63 - 1
 """The largest signed integer of 64 bits."""
-
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""
-
 THINK_TAIL_TOKENS = 16
 """Tokens of a prompt's end in which a chat template may open the thinking. Chosen by hand: the tag
 and a line break take a few, and further back a user's text could hold the tag."""
-
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
 """What the verifier sees of a path: all of its steps, or the answer after the thinking."""
-
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
 POLICY_NAMES = ("fcfs", "gang", "tie", "shortest")
 """Which of the waiting programs goes next: see `scheduling.programs.policies`."""

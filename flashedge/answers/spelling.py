@@ -13,8 +13,6 @@ from fractions import Fraction
 
 from flashedge.answers.numbers import SCALES, parse_words
 
-# ---------------------------------------------------------------- braces
-
 BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 """A brace, or a backslash and the character after it."""
 
@@ -78,8 +76,7 @@ def _drop_unit(text: str) -> str:
 
 
 def _drop_text_unit(match: re.Match[str]) -> str:
-    r"""`5\text{ cm}` becomes 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
-    `5\text{ m } 20\text{ cm}` stay."""
+    r"""`5\text{ cm}` becomes 5; `5\text{ PM}`, `5\mathrm{i}`, `5\text{ m } 20\text{ cm}` stay."""
     is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
     is_first = _TEXT_COMMAND.search(match.string, 0, match.start()) is None
     return "" if is_unit and is_first else match[0]
@@ -184,8 +181,7 @@ _OTHER_OPTION = re.compile(r"\b[A-J]\s*[:)=]")
 
 
 def raise_option(form: str) -> str:
-    """Write the normal form `(b)` as the option `B`. `normalize` leaves it, as it may also be the
-    formula `b`. Other forms stay as they are."""
+    """Write the form `(b)`, which `normalize` leaves as it may be a formula, as the option `B`."""
     return form[1].upper() if _BRACKETED_LETTER.fullmatch(form) else form
 
 

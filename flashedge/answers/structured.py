@@ -48,8 +48,8 @@ def write_canonically(text: str) -> str | None:
     stay different. In the text around them, such as the tags of a tool call, each run of whitespace
     becomes a space. Returns None for a blank text.
 
-    A value nested deeper than `MAX_DEPTH` counts as text. So that the work stays linear, the rest
-    of the text does too once `MAX_RESCANS` times its length were scanned.
+    Of a value deeper than `MAX_DEPTH` the outer levels count as text. To keep the work linear, so
+    does what follows once `MAX_RESCANS` times the text's length were scanned.
     """
     parts: list[str] = []
     begin = at = 0

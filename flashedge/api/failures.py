@@ -101,8 +101,7 @@ def build_error_response(error: FlashEdgeError) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Answer with FlashEdge's own error. Any other exception is a bug, which the server logs and
-    whose text the client does not get."""
+    """Answer with FlashEdge's own error. Any other is a bug, which the server logs and hides."""
     return build_error_response(error if isinstance(error, FlashEdgeError) else BUG)
 
 

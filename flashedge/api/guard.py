@@ -21,9 +21,8 @@ from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S, BODY_BYTES_PER_S = 30.0, 16 << 10
-"""A body may take BODY_TIMEOUT_S to arrive, and a second more for each BODY_BYTES_PER_S received.
-Chosen by hand: ten times as much lets idle clients hold connections for minutes, and with a tenth
-the bodies of slow links are refused."""
+"""A body may take BODY_TIMEOUT_S and a second more for each BODY_BYTES_PER_S received. Chosen by
+hand: in ten times as much idle clients pile up, and in a tenth slow links do not finish."""
 _CLOSE = {"Connection": "close"}
 
 
@@ -63,8 +62,6 @@ class Guard:
             return
         if body is not None:
             await self._app(scope, replay_body(body, receive), send)
-
-    # ------------------------------------------------------------ checks
 
     def _check_origin(self, headers: Headers) -> None:
         for host in headers.getlist("host") or [""]:

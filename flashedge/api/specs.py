@@ -137,9 +137,6 @@ def build_run_spec(
     )
 
 
-# ---------------------------------------------------------------- who asks
-
-
 def read_caller(request: HttpRequest, priority: int) -> Caller:
     """The client, by X-FlashEdge-Client or its address, and its program, by X-FlashEdge-Program."""
     address = request.client.host if request.client else "unknown"

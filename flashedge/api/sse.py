@@ -127,9 +127,6 @@ async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# ---------------------------------------------------------------- streams of any kind
-
-
 def begins_stream(message: Message) -> bool:
     """Whether an `http.response.start` begins a stream of server-sent events."""
     kind = Headers(raw=message["headers"]).get("content-type", "")

@@ -85,8 +85,7 @@ def find_pair(name: str, config: Config) -> Pair:
 
 
 def find_embedder(config: Config) -> EmbedderSpec | None:
-    """The model of the setting `clusters_model`, if it is set. Its context length does not matter:
-    longer answers are cut."""
+    """The model of the setting `clusters_model`, if set. Its `max_model_len` is unused."""
     source = config.clusters_model
     return EmbedderSpec(source=source, dtype="float32", max_model_len=0) if source else None
 
@@ -126,16 +125,16 @@ def _build_pair(
         _check_table(values, f"{where}, options.{strategy}")
     fields: dict[str, Any] = {"sampling": {}, **entry, "name": name, "options": options}
     for role, kind in (("generator", "generators"), ("verifier", "verifiers")):
-        model = entry.get(role)
-        if role in entry and model not in models[kind]:
-            raise build_key_error(str(model), f"{where}, {role}", models[kind])
         if role in entry:
-            fields[role] = models[kind][str(model)]
+            model = str(entry[role])
+            if model not in models[kind]:
+                raise build_key_error(model, f"{where}, {role}", models[kind])
+            fields[role] = models[kind][model]
     return _build(Pair, fields, where)
 
 
 def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """The dataclass `kind` from a table, at any depth. Raises ConfigError."""
+    """Build the dataclass `kind`, and those in its fields, from a table. Raises ConfigError."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind))}
     hints = typing.get_type_hints(kind)
     for key in entry:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The figures of config.json that decide the memory of a model's engine.
-
-    The last three may be unknown (None). Then a large model's are assumed (`engine_memory`).
-    """
+    """The figures of config.json that decide the memory of a model's engine. Where one of the last
+    three is None, a large model's is assumed (`engine_memory`)."""
 
     layers: int
     heads: int

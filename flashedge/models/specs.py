@@ -49,7 +49,6 @@ VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = {
     "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
 }
 
-
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight of a checkpoint that is not quantized."""
 ONLINE_METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")

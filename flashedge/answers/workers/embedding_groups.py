@@ -116,9 +116,6 @@ def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
     return EmbeddingGroups(folder, config.clusters_threshold)
 
 
-# ---------------------------------------------------------------- in the worker
-
-
 def group_texts(embedder: Embedder, texts: list[str], threshold: float) -> tuple[int, ...]:
     """texts: (n,), all different, sorted -> (n,) index of the first text of each one's group.
 

@@ -101,8 +101,6 @@ class MathGrader:
         async with self._lock:
             await self.worker.stop()
 
-    # ------------------------------------------------------------ worker
-
     async def _verify(self, a: str, b: str) -> bool:
         pair = (a, b) if a <= b else (b, a)
         if max(len(a), len(b)) > MAX_LENGTH:

@@ -187,9 +187,6 @@ def _list_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def refuse_fields(body: Mapping[str, Any], refused: Refusals) -> None:
     """Raises RequestError for the first field that asks for what can't be done."""
     for field, (neutral, problem, hint) in refused.items():
@@ -204,11 +201,8 @@ def refuse_tools(path: str, body: dict[str, Any]) -> None:
     choice = body.get("tool_choice")
     chosen = choice.get("type") if isinstance(choice, Mapping) else None
     tools = _list_tools(body)
-    if (
-        path == RESPONSES
-        and chosen != _WEB_SEARCH
-        and any(tool.get("type") in _CLIENT_KINDS for tool in tools)
-    ):
+    has_others = any(tool.get("type") in _CLIENT_KINDS for tool in tools)
+    if path == RESPONSES and chosen != _WEB_SEARCH and has_others:
         hosted = [tool for tool in tools if tool.get("type") == _WEB_SEARCH]
         body["tools"] = [tool for tool in body["tools"] if tool not in hosted]
     for tool in _list_tools(body):
@@ -244,9 +238,6 @@ def refuse_many(body: Mapping[str, Any]) -> None:
         )
 
 
-# ---------------------------------------------------------------- single fields
-
-
 def move_format(body: dict[str, Any]) -> None:
     """Move `output_format`, the first name of the field, to `output_config.format`."""
     given = body.pop("output_format", None)
@@ -273,7 +264,7 @@ def drop_budgets(body: dict[str, Any]) -> None:
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> None:
-    """Lower each limit of tokens to `most`, the model's context.
+    """Lower each limit of tokens above `most`, the model's context, to it.
 
     Coding agents ask any model for as many tokens as the largest one can write, which vLLM's
     handlers refuse.

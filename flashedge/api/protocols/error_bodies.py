@@ -162,7 +162,6 @@ def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
     """The event that ends a stream of messages or responses. number: of an event of responses."""
     inner = build_error(error)["error"]
-    data: dict[str, Any]
     if path == MESSAGES:
         data = build_messages_error(inner, error.http_status)
     else:

@@ -87,8 +87,7 @@ class ProtocolSearch:
         tags: RequestTags,
         deterministic: bool = False,
     ) -> None:
-        """deterministic: for a body that does not set it. Raises RequestError for what can't be
-        searched for, before anything is sent."""
+        """deterministic: where the body sets none. Raises RequestError before anything is sent."""
         self.run_id = create_run_id()
         self.model: str = body["model"]
         self._service = service
@@ -256,8 +255,6 @@ def _join_path(
         finish=FinishReason(path[-1].finish) if path else FinishReason.LENGTH,
     )
 
-
-# ---------------------------------------------------------------- the answer
 
 _LAST_EVENTS = {
     CHAT: b'"finish_reason":"',

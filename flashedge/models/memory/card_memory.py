@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from flashedge.errors import NotFound
 
 DRIVER_SHARE = 0.018
-"""The driver's share of an idle card's memory. A 4090 reports 24,564 MiB and gives a program at
-most some 23.6 GiB."""
+"""The driver's share of an idle card: of 24,564 MiB a 4090 gives a program at most 23.6 GiB."""
 RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
 """Bytes kept free for the display to grow, by whether one is active on the card. None: unknown.
 

@@ -159,11 +159,8 @@ class EngineMemory:
 def estimate_engine(
     shape: ModelShape, sequences: int, *, samples: bool, on_card: bool, cards: int = 1
 ) -> EngineMemory:
-    """The memory of an engine at its batch limit of `sequences`, on each of its `cards`.
-
-    samples: whether it is a generator. Every card has the whole logits: vLLM gathers them, and each
-    card draws the same tokens.
-    """
+    """The memory of an engine with `sequences` in a step, on each of its `cards`. samples: whether
+    it is a generator, whose cards all hold the whole logits: each draws the same tokens."""
     hidden = shape.hidden or LARGE_HIDDEN
     width = shape.intermediate or LARGE_INTERMEDIATE
     logits = sequences * (shape.vocab or LARGE_VOCAB) if samples else 0

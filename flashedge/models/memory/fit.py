@@ -22,8 +22,7 @@ from flashedge.models.specs import Pair, Quantized
 from flashedge.sizes import format_size
 
 KV_GRANULARITY_BYTES = 64 << 20
-"""The plan is rounded down to this, so that a few MiB more or less on the card start the engines
-with the same options."""
+"""The plan is rounded down to this, so that small changes on the card change no option."""
 SPARE_TOKENS = 64
 """KV of an engine beyond its longest path: the partly filled block, and vLLM's null block."""
 
@@ -59,7 +58,7 @@ class PairNeed:
 
     @property
     def least_kv_bytes(self) -> tuple[int, int]:
-        """KV without which an engine does not start: one path of full length."""
+        """KV with which each engine just starts: one path of full length and SPARE_TOKENS."""
         least = [
             -(-each * (limit + SPARE_TOKENS) // limit)
             for each, limit in zip(self.path_bytes, self.limits, strict=True)
@@ -101,9 +100,7 @@ def find_need(
     pair: Pair, config: Config, place: Place, find_measured: FindMeasured = lambda _: None
 ) -> PairNeed:
     """What the pair needs on `place` with the largest `max_num_seqs` that fits, else the smallest.
-    The setting `max_num_seqs`, if given, is the only candidate.
-
-    Raises CheckpointError where the shape of a model is
+    A set `max_num_seqs` is the only candidate. Raises CheckpointError where the shape of a model is
     unknown, ConfigError where a model can't be spread over the cards of `place`.
     """
     shapes = find_pair_shapes(pair, config)

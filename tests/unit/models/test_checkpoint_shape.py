@@ -98,15 +98,19 @@ def test_weights_and_their_bytes(
     assert shape.kv_bytes_per_token == 2 * 2 * 64 * 2  # keys and values stay in 2 bytes
 
 
+NO_HEADS = {"num_attention_heads": 0, "num_hidden_layers": 2, "hidden_size": 64}
+
+
 def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     bundled = ROOT / "flashedge" / "bundled" / "generator"
     shape = read_shape(bundled, replace(SPEC, dtype="float32"))
     stored = (bundled / "model.safetensors").stat().st_size
     assert shape.weights_bytes == pytest.approx(stored, rel=0.05)
     assert (shape.layers, shape.heads, shape.head_dim) == (5, 4, 32)
-    (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
-    with pytest.raises(CheckpointError, match="does not tell the model's shape"):
-        read_shape(tmp_path, SPEC)
+    for config in ('{"num_attention_heads": 2}', json.dumps(NO_HEADS)):
+        (tmp_path / "config.json").write_text(config)
+        with pytest.raises(CheckpointError, match="does not tell the model's shape"):
+            read_shape(tmp_path, SPEC)
 
 
 def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:

@@ -63,6 +63,12 @@ def write_again(**options: Any) -> Callable[[Path], object]:
     return lambda folder: write_model(folder, PRM, **options)
 
 
+def write_header(text: bytes) -> bytes:
+    return len(text).to_bytes(8, "little") + text
+
+
+HEADERS = (b"[]", b'{"a": {}}', b'{"a": {"data_offsets": []}}', b'{"a": 5}')
+"""JSON that is no header of safetensors."""
 NINE = [f"t{i}" for i in range(8)] + ["<extra_0>"]
 POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
@@ -74,6 +80,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\n"
         (write_weights(POINTER), "git-lfs pointer"),
         (write_weights(b"\xff" * 64), "cut short or damaged"),
         (write_weights(b""), "cut short"),
+        *((write_weights(write_header(text)), "cut short or damaged") for text in HEADERS),
         (write_config('{"architectures": ['), "not valid JSON"),
         (write_config("[]"), "not a JSON object"),
         (write_config(json.dumps({"architectures": [PRM]})), "vocab_size is missing"),

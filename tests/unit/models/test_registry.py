@@ -195,6 +195,7 @@ MISTAKES = [
     ("[pairs.mine]", "[pears.mine]", "unknown key 'pears'"),
     ("temperature = 1", "temperatur = 1", "unknown key 'temperatur'"),
     ('generator = "mine"', 'generator = "mien"', "unknown key 'mien'"),
+    ('generator = "mine"', 'generator = ["mine"]', "unknown key"),
     ('dtype = "bfloat16"', 'dtype = "fp8"', "dtype is 'fp8'"),
     (FAMILY, 'family = "step"', "family is 'step'"),
     (f"{FAMILY}\n", "", "family is missing"),
