@@ -237,7 +237,7 @@ def _list_fields(record: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Dataclasses become dicts. Mappings and sequences that begin with a plain value are plain."""
+    """Dataclasses become dicts. Mappings are plain, and so are sequences whose first value is."""
     if isinstance(value, (list, tuple)):
         is_plain = not value or isinstance(value[0], str | int | float)
         return value if is_plain else type(value)(map(_to_plain, value))

@@ -20,13 +20,13 @@ _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
 _JOINER = "\u200d"
 _LONE_JOINER = re.compile(f"(?<!\\S){_JOINER}|{_JOINER}(?!\\S)")
-"""A joiner with nothing on one side. rich joins a blank there to it, and lines get too long."""
+"""A joiner beside a blank or an end. rich joins a blank to it, so that lines get too long."""
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """Characters that change the direction of the text around them."""
 
 
 def _build_table() -> Mapping[int, str]:
-    """What is shown for each: its picture in Unicode if it has one, `␤` for line ends, else `�`."""
+    """What stands for each that acts: its picture in Unicode, `␤` for line ends, else `�`."""
     shown = dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *HALVES), "�")
     shown |= {code: chr(0x2400 + code) for code in range(0x20)}
     shown |= {0x7F: "␡"} | dict.fromkeys(_LINE_ENDS, "␤")

@@ -32,7 +32,7 @@ from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize, raise_option
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
-"""Tests 1 to 4; open-ended, by test 5 or 6; the whole text; JSON or tool calls."""
+"""Compared by tests 1 to 4; by test 5 or 6; as whole texts; as JSON or tool calls."""
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
 _FUNCTIONS = re.compile(
     r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"

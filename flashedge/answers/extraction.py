@@ -155,10 +155,8 @@ def _read_line(line: str, below: str) -> str | None:
         return _clean(below)
     if hashes := _HASHES.match(line):
         answer = line[hashes.end() :].strip(_MARKS)
-        is_number = parse_number(normalize(answer)) is not None
-        return (
-            answer if is_number or not below else None
-        )  # with text below it may be a Markdown heading
+        # With text below it, a line that is no number may be a Markdown heading.
+        return answer if not below or parse_number(normalize(answer)) is not None else None
     return None
 
 

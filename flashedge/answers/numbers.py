@@ -88,6 +88,7 @@ def find_numbers(text: str) -> frozenset[float]:
     number. Minus signs are ignored, and so are fractions in words, such as "a half".
     """
     found: set[float] = set()
+    # The number so far is done + part: thousands, millions and so on, and what follows them.
     done, part, is_open = 0.0, 0.0, False
     for token in [*_TOKEN.findall(text.casefold()), ""]:
         if token[:1].isdigit():
@@ -111,5 +112,5 @@ def find_numbers(text: str) -> frozenset[float]:
 
 
 def numbers_conflict(a: frozenset[float], b: frozenset[float]) -> bool:
-    """Whether each text names a number that the other lacks. One text's may be an aside."""
+    """Whether each text has a number that the other lacks. In just one text it may be an aside."""
     return bool(a - b) and bool(b - a)

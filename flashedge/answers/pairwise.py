@@ -15,7 +15,7 @@ _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 def group_by_first_match(
     answers: Sequence[str | None], are_equal: Callable[[str, str], bool]
 ) -> tuple[str | None, ...]:
-    """answers: (n,) -> (n,) the representative of each answer's group, None where it is None.
+    """answers: (n,) -> (n,) the representative of each answer's group. None stays None.
 
     An answer joins the first group whose representative (its first member) it equals.
     """
@@ -60,9 +60,9 @@ def group_by_complete_links(
 
 
 def are_alike(a: str, b: str) -> bool:
-    """Whether two open-ended texts have alike wording, and numbers that do not conflict."""
-    conflict = numbers_conflict(find_numbers(a), find_numbers(b))
-    return not conflict and measure_likeness(a, b) >= MIN_LIKENESS
+    """Whether two open-ended texts are alike in wording, and their numbers do not conflict."""
+    is_like = measure_likeness(a, b) >= MIN_LIKENESS
+    return is_like and not numbers_conflict(find_numbers(a), find_numbers(b))
 
 
 def measure_likeness(a: str, b: str) -> float:

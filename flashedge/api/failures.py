@@ -101,7 +101,7 @@ def build_error_response(error: FlashEdgeError) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Answer with FlashEdge's own error. Any other is a bug, which the server logs and hides."""
+    """Answer with FlashEdge's own error. Any other is a bug: the server logs it and hides it."""
     return build_error_response(error if isinstance(error, FlashEdgeError) else BUG)
 
 

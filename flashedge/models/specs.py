@@ -220,7 +220,7 @@ RESERVED = frozenset(
 
 
 def find_fault(variables: object) -> str | None:
-    """What is wrong with a chat template's variables; None for a mapping to plain values."""
+    """What is wrong with a template's variables; None for names with texts, numbers, booleans."""
     if not isinstance(variables, Mapping):
         return f"is {variables!r}; it must be a table of names and values"
     for name, value in variables.items():

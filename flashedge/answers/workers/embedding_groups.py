@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
 
 LIMIT_S, LIMIT_PER_TEXT_S = 30.0, 0.5
-"""A worker counts as hung if a question takes longer than their sum. Chosen by hand: a tenth may be
-too short for long texts on a busy machine; with ten times as much a run waits minutes for it."""
+"""A worker counts as hung after LIMIT_S and LIMIT_PER_TEXT_S for each text. Chosen by hand: a tenth
+may be too short on a busy machine; with ten times as much a run waits minutes for it."""
 TRIES = 2  # of one question, the second with a new worker
 MODEL_HINT = (
     "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
