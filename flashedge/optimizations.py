@@ -22,8 +22,7 @@ def feature(default: bool | None, description: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The setting `features`: what is on or off. Users write the changes to the defaults.
-    Those without a reference are ours or vLLM's."""
+    """The setting `features`: what is on or off. Users write the changes to the defaults."""
 
     prefix_order: bool = feature(
         True, "Submit paths of a level that share KV to the engines next to each other."
@@ -44,11 +43,13 @@ class Features:
         "Score each step when it ends, while others of its level still generate. Not set: only on"
         " a CPU where each engine has cores of its own.",
     )
-    """Excludes `lookahead`, which scores whole levels."""
+    """Excludes `lookahead`, which scores whole levels. Ours."""
     score_once: bool = feature(True, "Score equal paths of a run in one pass.")
+    """Ours."""
     joined_tokens: bool = feature(
         True, "Send the tokens of a search from the engine some 20 times a second, not one by one."
     )
+    """Ours."""
     kv_split: bool = feature(
         True,
         "Divide the KV memory of both engines by what the levels need, and move it during runs"
@@ -64,48 +65,57 @@ class Features:
     offload_to_file: bool = feature(
         False, "Keep offloaded KV in a file even when host memory is not short."
     )
+    """Ours."""
     mapped_kv: bool = feature(
         False,
         "On CUDA, map the KV tensors onto memory that can be given back, so that the split can move"
         " there, if a trial of the card succeeds. Experimental: no card has run it yet.",
     )
+    """Ours."""
     fused_sampling: bool = feature(
         True,
         "Draw tokens by one Triton kernel on CUDA, and in 32 bits on a CPU. Off: by PyTorch's"
         " operations in 64 bits, which draw the same tokens, only slower.",
     )
+    """Ours."""
     async_scheduling: bool | None = feature(
         None,
         "Schedule the generator's next step while one is computed; the tokens are the same. Not"
         " set: on a card, which would otherwise wait for the host, and not on a CPU.",
     )
+    """vLLM's."""
     second_runner: bool = feature(
         False,
         "Run the generator by vLLM's second model runner, which needs less host time for a step of"
         " many sequences; searches find the same trees. Deterministic requests are refused"
         " then. On CUDA. Experimental: it has not run on a card.",
     )
+    """vLLM's."""
     verifier_graphs: bool = feature(
         False,
         "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, where"
         " launching kernels takes longer than running them. The first start takes longer. On CUDA."
         " Experimental: it has not run on a card.",
     )
+    """vLLM's."""
     gang: bool = feature(True, "Let programs that have started go before those that have not.")
     """Ref: arXiv 2412.20993."""
     fair_clients: bool = feature(
         True, "Let clients take turns by what they were served. No effect under fcfs."
     )
+    """Ours."""
     admission: bool = feature(
         True,
         "Start as many searches at once as the KV memory and the engines have use for, at most"
         " max_running. Off: always max_running.",
     )
+    """Ours."""
     steady_prompts: bool = feature(
         True,
         "Leave out of a request's instructions what coding agents change in each request: a billing"
         " header, and a count of the tokens left. The KV of the rest is then found again.",
     )
+    """Ours."""
 
     def change(self, given: object) -> Features | None:
         """These features with the changes of "speculation=off,lookahead=on" or of a mapping; a
