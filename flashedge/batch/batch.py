@@ -106,6 +106,8 @@ def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tupl
 
 
 class Batch:
+    """Solves problems, and writes a record of each."""
+
     def __init__(
         self,
         problems: Sequence[FileProblem],

@@ -131,8 +131,8 @@ def measure_lead(answers: Answers, cap: int) -> float | None:
 
 
 def count_wanted(answers: Answers, cap: int, least: float) -> int:
-    """How many paths to draw at once after these, at most those left of `cap`. Some number of
-    further paths would raise the chance to `least` if each gave the most frequent answer. By
+    """How many paths should be open at once after these, at most those left of `cap`. Some number
+    of further paths would raise the chance to `least` if each gave the most frequent answer. By
     Laplace's rule only a share of them does, so that number is divided by the share. 0 where the
     chance is high enough."""
     return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
@@ -140,8 +140,8 @@ def count_wanted(answers: Answers, cap: int, least: float) -> int:
 
 @lru_cache(maxsize=1 << 10)
 def find_most_wanted(cap: int, least: float) -> int:
-    """About the most paths that a vote of `cap` draws at once, which it does when two answers have
-    equal counts. Looks at no more than 33 of these counts."""
+    """About the most paths that a vote of `cap` has open at once, which it has when two answers
+    have equal counts. Looks at no more than 33 of these counts."""
     counts = range(0, cap // 2 + 1, 1 + cap // 64)
     return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
 
@@ -188,9 +188,9 @@ def _count_two(answers: Answers) -> tuple[int, int]:
 
 
 def bound_failure(k: int, *, epsilon: float, num_groups: int) -> float:
-    """An upper bound of the chance that one of the 2k estimates is off by more than epsilon/3. 2k *
-    2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two window
-    lengths. Ref: arXiv 2412.20993 App. E, Lemma 1."""
+    """An upper bound of the chance that one of the 2k estimates is off by more than epsilon/3. It
+    is 2k * 2^(M+1) * exp(-k' e'^2 / 2), where M is `num_groups`, e' = epsilon/3, and k' = k - 1 is
+    the smaller of the two window lengths. Ref: arXiv 2412.20993 App. E, Lemma 1."""
     exponent = (num_groups + 1) * math.log(2) - (k - 1) * (epsilon / 3) ** 2 / 2
     return math.exp(min(700.0, math.log(2 * k) + exponent))
 

@@ -1,6 +1,7 @@
 """Files of problems: JSON lines with our own field names or those of common data sets."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -112,10 +113,10 @@ def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FilePr
 def _parse_answer(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if _is_plain(value, int, float):
+    if _is_plain(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return str(value)
     if not isinstance(value, str):
-        raise ValueError("answer is neither a text nor a number")
+        raise ValueError("answer is neither a text nor a finite number")
     _, mark, answer = value.rpartition(_GSM8K_MARK)
     answer = answer.strip().replace(",", "") if mark else value.strip()
     if not answer:

@@ -193,10 +193,10 @@ class Search(ABC, Generic[S]):
 
     @abstractmethod
     def stop(self, state: S) -> Move[S]:
-        """End a search that is not yet voting, with the paths that it has."""
+        """End a search that is not voting yet: vote among the paths that it has."""
 
     def resume(self, state: S) -> Move[S]:
-        """Go on, after the policy was asked if it was due."""
+        """Go on after the policy was asked, or was not due."""
         return state, ()
 
     def list_unfinished(self, state: S) -> Sequence[NodeId]:

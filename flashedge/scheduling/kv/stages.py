@@ -163,8 +163,8 @@ class Stage:
         return self._kept_s(batch), self._lost_s(batch)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
-        """List the batches worth considering, by rising memory and falling time. Only the smallest
-        batch for each number of rounds is: a larger one does more work in as many rounds."""
+        """List the batches worth considering, by rising memory and falling time. Each number of
+        rounds has only its smallest batch: a larger one does more work in as many rounds."""
         found, most = [], self.find_largest_batch(kv_bytes)
         while most:
             rounds = -(-self.paths // most)

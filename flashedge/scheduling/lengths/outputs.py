@@ -21,8 +21,7 @@ class LengthRequest:
     """The name of a search's strategy, or PLAIN."""
     prompt_ids: TokenIds = ()
     prompt_tokens: int = 0
-    """Tokens of the prompt where `prompt_ids` is empty. 0 where nobody knows them."""
-
+    """Tokens of the prompt where `prompt_ids` is empty. 0 where they are not known."""
     text: str = ""
     """The conversation."""
     outputs: int = 1

@@ -1,6 +1,7 @@
 """Problem files: our own fields and those of the usual data sets."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
         ({"problem": " ", "answer": "1"}, "line 2: problem"),
         ({"problem": "x"}, "line 2: answer"),
         ({"problem": "x", "answer": True}, "line 2: answer"),
+        (
+            {"problem": "x", "answer": math.nan},
+            "line 2: answer is neither a text nor a finite number",
+        ),
         ({"problem": "x", "answer": " "}, "line 2: answer is empty"),
         ({"problem": "x", "answer": "6.\n#### "}, "line 2: answer is empty"),
         ({"problem": "x", "answer": "1", "id": []}, "line 2: id"),
