@@ -146,7 +146,7 @@ class SearchSpeed:
         self._tokens = self._promised = self._busy_s = 0.0  # all fade
 
     def set_curve(self, step_s: BatchTime | None) -> None:
-        """step_s: seconds of a decode step by its batch. None: every batch is equally fast."""
+        """step_s: seconds of a decode step by its batch. None takes every batch as equally fast."""
         if (step_s is None) != (self._step_s is None):  # `_promised` has another unit
             self._tokens = self._promised = self._busy_s = 0.0
         self._step_s = step_s

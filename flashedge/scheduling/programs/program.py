@@ -110,8 +110,7 @@ class Program:
     """One program. Times are seconds of one clock."""
 
     key: str
-    """Its engine requests carry it."""
-
+    """The engine requests of its members carry it."""
     client: str = ""
     arrived_s: float
     members: dict[str, Member] = field(default_factory=dict)
@@ -193,4 +192,5 @@ def estimate_work(member: Member) -> Work:
 
 @lru_cache(maxsize=1 << 14)
 def find_figures(lengths: LengthDistribution, limit: int, drawn: int) -> TailFigures:
+    """Like `compute_figures`, with a cache. limit: `max_tokens` of the output."""
     return compute_figures(lengths, limit, drawn=drawn)
