@@ -121,12 +121,12 @@ class StepTexts:
         steps: list[list[str]] = []
         has_text = False
         for piece in pieces:
-            if steps and not (piece.strip() and has_text):
-                steps[-1].append(piece)  # no step is blank
-                has_text = has_text or not piece.isspace()
-            else:
-                steps.append([piece])
-                has_text = bool(piece.strip())
+            is_blank = not piece.strip()
+            if not steps or (has_text and not is_blank):  # no step is blank
+                steps.append([])
+                has_text = False
+            steps[-1].append(piece)
+            has_text = has_text or not is_blank
         joined = tuple("".join(step) for step in steps)
         return joined if "".join(joined) == text else (text,)
 

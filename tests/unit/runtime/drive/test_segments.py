@@ -72,6 +72,8 @@ def test_no_step_is_blank_and_no_character_is_cut() -> None:
     text = "a\n\n\n\n\n\nb€€"
     ids = tuple(text.encode())
     assert split(ByteCodec(), TOKENS, ids) == ("a\n\n\n\n\n", "\nb€€")
+    held = split(ByteCodec(), TOKENS, tuple("\n\n\n😀😀😀".encode()))
+    assert held == ("\n\n\n😀", "😀", "😀"), "a held character is no text yet"
     for rule in STEP_RULES:
         assert split(PieceCodec(), rule, ()) == ("",)
 
