@@ -224,27 +224,23 @@ class ServedPair:
     async def _tune(self) -> None:
         """Fit KV memory, speculation and admission to the speed of this device, if it is known."""
         generator, verifier = self._engines.generator, self._engines.verifier
+        pair, config = self._pair, self._config
         try:
-            curves = await asyncio.to_thread(load_curves, self._pair, self._config)
+            curves = await asyncio.to_thread(load_curves, pair, config)
         except FlashEdgeError as error:
-            log.warning(
-                "the speed of this device is not known, so KV memory stays as planned: %s",
-                error.line,
-            )
+            log.warning("KV memory stays as planned, since no speed is known: %s", error.line)
             return
-        self._kv_manager = await build_manager(
-            self._pair, generator, verifier, curves, self._config
-        )
-        set_flat_batch(generator.speculator, curves.generator, self._config)
+        self._kv_manager = await build_manager(pair, generator, verifier, curves, config)
+        set_flat_batch(generator.speculator, curves.generator, config)
         self.capacity = await measure_capacity(
             generator,
             verifier,
             curves.generator,
-            max_running=self._config.max_running,
+            max_running=config.max_running,
             max_sequences=self.max_sequences,
             is_shared=self._kv_manager is not None,
         )
-        threads = self._config.threads_per_engine
+        threads = config.threads_per_engine
         self.rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
 
     async def stop(self) -> None:

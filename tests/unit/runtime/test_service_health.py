@@ -17,6 +17,7 @@ import pytest
 from flashedge.engine.base import Health
 from flashedge.errors import EngineDead, EngineError
 from flashedge.events import KvSplitChanged
+from flashedge.runtime import served_pair
 from flashedge.runtime.programs.scheduler import KEPT_S
 from flashedge.runtime.records.retention import DAY_S
 from flashedge.runtime.service import Service
@@ -190,8 +191,16 @@ async def test_without_a_split_the_budgets_stay(
     if why == "the device keeps it":
         kept = Health(state="ready", kv_memory="kept")
         monkeypatch.setattr(SimulatedGenerator, "health", lambda self: kept)
+    shared, measure = list[bool](), served_pair.measure_capacity
+
+    def record(*args: Any, is_shared: bool, **limits: Any) -> Any:
+        shared.append(is_shared)
+        return measure(*args, is_shared=is_shared, **limits)
+
+    monkeypatch.setattr(served_pair, "measure_capacity", record)
     rig = await serve(config=ROOM, features={"kv_split": why != "switched off"})
     before = await rig.served.views()
+    assert shared == [False], "memory that can't move is not room for both"
     result, changes = await solved(rig, BEAM)
     assert (result["kv"], changes) == ({"curves": None}, [])
     after = await rig.served.views()
