@@ -49,7 +49,7 @@ Percentile = Literal["p50", "p90", "p99"]
 _KINDS = ("chat", "run")
 
 M = TypeVar("M")
-_PAIR, _ENGINE = ("pair",), ("pair", "engine")
+_PAIR, _KIND, _ENGINE = ("pair",), ("kind",), ("pair", "engine")
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("Runs that are over, by how they ended.", ("status",)),
     "boost_seconds": (
@@ -86,18 +86,14 @@ _HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "program_queue_time_seconds": (
         "From the arrival of a search to its start, of a request to its first output.",
         _WAIT_S,
-        ("kind",),
+        _KIND,
     ),
-    "time_to_first_token_seconds": (
-        "From the start to the first token.",
-        _FIRST_TOKEN_S,
-        ("kind",),
-    ),
+    "time_to_first_token_seconds": ("From the start to the first token.", _FIRST_TOKEN_S, _KIND),
     "time_per_output_token_seconds": (
         "From the first token to the end, over the tokens that came in that time: of a chat's "
         "one answer, of a run's whole tree.",
         _TOKEN_S,
-        ("kind",),
+        _KIND,
     ),
     "run_seconds": ("Runs that finished, without their time in the queue.", _RUN_S, ()),
     "queue_seconds": ("Time of runs in the queue.", _RUN_S, ()),
@@ -206,8 +202,7 @@ class Metrics:
         views: by pair and engine ("generator", "verifier"). Engines that don't answer are left out.
         """
         waiting, running = self._gauges["num_runs_waiting"], self._gauges["num_runs_running"]
-        up = self._gauges["engine_up"]
-        of_views = self._of_views
+        up, of_views = self._gauges["engine_up"], self._of_views
         for gauge in (waiting, running, up, *of_views.values()):
             if isinstance(gauge, Gauge):
                 gauge.clear()
@@ -285,8 +280,6 @@ class Metrics:
     def render(self) -> str:
         """The exposition text. Its media type is `content_type`."""
         return generate_latest(self.registry).decode()
-
-    # ------------------------------------------------------------ inner
 
     def _add(self, **counts: float) -> None:
         for name, count in counts.items():

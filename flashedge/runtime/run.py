@@ -64,17 +64,13 @@ def create_run_id() -> str:
 def check_run_id(run_id: str) -> None:
     """Raises RequestError for an id that a client may not choose."""
     if not _CHOSEN_ID.fullmatch(run_id):
-        raise RequestError(
-            f"id is {run_id[:80]!r}; it must be run- and 12 to 60 of a-z, 0-9 and -, with no - at"
-            " either end of these",
-            param="id",
-        )
+        need = "it must be run- and 12 to 60 of a-z, 0-9 and -, which don't begin or end with -"
+        raise RequestError(f"id is {run_id[:80]!r}; {need}", param="id")
 
 
 WRITE_S = 0.02
 """Seconds between batches of events that are stored and sent, since a level ends with hundreds.
-Chosen by hand: a tenth splits them into many transactions, and ten times as much shows in a stream.
-"""
+Chosen by hand: a tenth makes many transactions of them, ten times as much shows in a stream."""
 SUMMARY_CHARS = 200
 """Characters of the problem that a listing shows."""
 SHOWN_FIELDS = ("pair", "strategy", "n", "seed")

@@ -62,7 +62,7 @@ with a hundredth each stream carries more of these events than of all others."""
 TAIL_TOKENS = 32
 """Last tokens of a path whose text is sent, about a line of a terminal."""
 TAILS_EVERY = 10
-"""One of this many Progress events holds text, since decoding it costs more than counting."""
+"""One of this many Progress events holds text, about once a second, since decoding takes time."""
 MAX_TAILS = 64
 """Most paths whose text one event holds, so that a wide search does not block the event loop."""
 DEADLINE = "deadline"

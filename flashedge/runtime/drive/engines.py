@@ -55,7 +55,7 @@ class Engines:
     generator: Generator
     verifier: Verifier
     grader: Grader
-    """Decides which mathematical answers are equal."""
+    """Groups boxed answers."""
     texts: TextGroups = field(default_factory=WordGroups)
     """Groups open-ended answers."""
     optimizations: Optimizations = field(default_factory=Optimizations)
@@ -69,8 +69,7 @@ class Engines:
     """Moves the KV memory of both engines. None leaves each engine its own."""
 
     def switch(self, **switches: bool) -> Engines:
-        """Copy with other switches. `suffix_scoring`, by which `build_engines` chose the engines,
-        can't be changed."""
+        """Copy with other switches, except `suffix_scoring`, by which the engines were chosen."""
         return replace(self, optimizations=replace(self.optimizations, **switches))
 
     @property
@@ -131,6 +130,5 @@ def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Conf
 
 def find_measured_flat_batch(curve: CostCurve, max_batch: int) -> int:
     """The largest batch whose steps cost about as much as one sequence's. 0 if not measured."""
-    if not isinstance(curve, MeasuredCurve):
-        return 0
-    return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch)
+    is_measured = isinstance(curve, MeasuredCurve)
+    return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch) if is_measured else 0

@@ -57,7 +57,7 @@ class SpeculationClient:
         switches = engines.optimizations
         may_draft = switches.speculation and texts.rule != ENTROPY
         self._speculator = engines.generator.speculator if may_draft else None
-        self._looks_ahead = switches.lookahead and self._speculator is not None
+        self._lookahead = self._speculator if switches.lookahead else None
         self._run = secrets.token_hex(8)  # names the run's drafts in the generator
         self._level = 0
         self._levels: dict[int, tuple[NodeId, ...]] = {}
@@ -139,8 +139,9 @@ class SpeculationClient:
     # ------------------------------------------------------------ verification
 
     async def fetch_drafts(self) -> None:
-        if self._looks_ahead and self._speculator is not None:
-            drafts = await self._speculator.list_complete(self._run)
+        """With lookahead, read which drafts are complete now."""
+        if self._lookahead is not None:
+            drafts = await self._lookahead.list_complete(self._run)
             self._drafts = {draft.seed: draft.token_ids for draft in drafts}
 
     def find_drafted_step(self, state: Any, node: NodeId) -> DraftedStep | None:

@@ -63,10 +63,7 @@ class PathCounter:
                 path_tokens[child] = start + tokens
                 if not tokens or not is_known:
                     continue
-                if is_end:
-                    ended[start + tokens] += 1
-                else:
-                    cut[start + tokens] += 1
+                (ended if is_end else cut)[start + tokens] += 1
                 if start:
                     cut[start] -= 1
         points = [

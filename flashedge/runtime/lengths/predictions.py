@@ -123,8 +123,7 @@ def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:
     except (KeyError, TypeError, ValueError, RequestError):
         return None
     outline = store.outline(stored.id)
-    lengths = count_outline(outline)
-    if lengths is None:
+    if (lengths := count_outline(outline)) is None:
         return None
     request = describe_search(spec, prompt_tokens=outline.prompt_tokens or 0)
     return FinishedOutputs(request=request, lengths=lengths)

@@ -2,8 +2,7 @@
 
 A run, or a plain request, is a member of a program: its own, or the one whose key it carries. The
 queue follows the order of programs (`scheduling.programs.active`). While there are programs, the
-order is computed after each change and every `LOOK_S` seconds, since waiting changes it too. The
-engines get it when it differs from the last one.
+engines get this order whenever it has changed: by an event, or just by waiting.
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -57,7 +56,7 @@ LEAST_INTERVAL_S = 0.02
 """Least seconds between two orders that are sent to the engines. Chosen by hand: each is a message
 to both, and a new request waits that long for its place, which shows at ten times as much."""
 LOOK_S = 1.0
-"""Seconds between two orders while programs only wait. Escalation is set in seconds."""
+"""Seconds between two looks at the order while programs only wait. Escalation is set in seconds."""
 KEPT_S = 0.1
 """Seconds for which estimates are kept. Every waiting client asks for one ten times a second."""
 
@@ -429,11 +428,9 @@ async def measure_capacity(
     max_sequences: int,
     is_shared: bool,
 ) -> Capacity:
-    """Find how much the engines can compute at once. Raises EngineDead.
-
-    curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
-    memory moves between the engines, so that all of it counts for both together.
-    """
+    """Find how much the engines can compute at once. Raises EngineDead. curve, max_sequences: of a
+    step of the generator. is_shared: whether memory moves between the engines, so that all of it
+    counts for both together."""
     views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     if is_shared:
         room = sum(view.quota_blocks * view.block_bytes for view in views)

@@ -43,7 +43,7 @@ class Recording:
     def build_trace(self, right: frozenset[str]) -> RunTrace:
         """Build what the replay of a policy needs. right: those of `answers` that are right."""
 
-        def build_ending(answer: str | None, tokens: int, probes: int) -> Ending:
+        def build(answer: str | None, tokens: int, probes: int) -> Ending:
             overhead = self.probe_tokens[min(probes, len(self.probe_tokens)) - 1] if probes else 0
             return Ending(right=answer in right, tokens=tokens, overhead=overhead)
 
@@ -53,9 +53,9 @@ class Recording:
             cap=self.cap,
             checkpoints=self.checkpoints,
             stops=tuple(
-                build_ending(c.answer, c.tokens, min(c.progress, probed)) for c in self.checkpoints
+                build(c.answer, c.tokens, min(c.progress, probed)) for c in self.checkpoints
             ),
-            whole=build_ending(self.answer, self.tokens, probed),
+            whole=build(self.answer, self.tokens, probed),
         )
 
 

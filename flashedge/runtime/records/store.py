@@ -73,8 +73,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutline:
-    """The shape of a run's tree. Reading it is much faster than reading whole events, which hold
-    every token."""
+    """The shape of a run's tree, which is read without its tokens and so much faster."""
 
     prompt_tokens: int | None
     """None for a run without a result."""
@@ -276,8 +275,6 @@ class RunStore:
             limit,
         )
         return [run_id for run_id, _ in rows]
-
-    # ------------------------------------------------------------ inner
 
     def _read(self, query: str, *values: Any) -> Rows:
         with self._open_database() as db:

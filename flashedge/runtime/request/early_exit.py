@@ -34,9 +34,8 @@ class ExitOptions:
     give_up_after: int = 0
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
-    """A run does not converge while the rule's first measure is below this. In place of LEAD, which
-    is high from the start, the measure is ENTROPY. Chosen by hand: with a tenth hardly any run is
-    stopped, and no measure exceeds 1."""
+    """A run does not converge while the rule's first measure is below this. ENTROPY replaces LEAD,
+    which is high from the start. Chosen by hand: with a tenth hardly any run is stopped."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""

@@ -167,9 +167,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     elif no_passes := self_test.get("no_passes"):
         why, hint = no_passes, f"switch the feature second_runner off, or {hint}"
     elif lacking:
-        why = (
-            f"there is no shape of passes that gives equal bits for the {' and the '.join(lacking)}"
-        )
+        why = f"no shape of passes gives equal bits for the {' and the '.join(lacking)}"
         hint = f"{hint}; `flashedge ps --json` shows the self-test"
     if why is not None:
         raise RequestError(

@@ -76,8 +76,7 @@ class Request:
     deadline_s: float | None = None
     """Wall-clock seconds from the start of the run to its end."""
     baseline: bool = False
-    """Whether to run the stock loop: steps end at stop strings, whole paths are scored, and no
-    optimization is on."""
+    """Whether to run the stock loop: stop strings, whole-path scoring, no optimization."""
     deterministic: bool = False
     """Whether tokens, scores and choices must not depend on what else the engines compute."""
     early_exit: ExitOptions | None = None
@@ -137,9 +136,8 @@ class Request:
     def from_json(cls, data: Mapping[str, Any]) -> Request:
         """The inverse of `to_json`. Raises RequestError, KeyError or TypeError."""
         fields = dict(data)
-        fields["problem"] = Problem(
-            messages=tuple(Message(**m) for m in data["problem"]["messages"])
-        )
+        messages = tuple(Message(**fields) for fields in data["problem"]["messages"])
+        fields["problem"] = Problem(messages=messages)
         fields["sampling"] = Sampling(**data["sampling"])
         if data.get("prompt_ids") is not None:
             fields["prompt_ids"] = tuple(data["prompt_ids"])

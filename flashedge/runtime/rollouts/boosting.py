@@ -65,13 +65,10 @@ class BoostedEngines(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def rollout_cost(self) -> RolloutCost | None: ...
-
     @property
     def max_sequences(self) -> int: ...
-
     async def views(self) -> Mapping[str, EngineView]: ...
 
 
