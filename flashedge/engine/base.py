@@ -119,17 +119,17 @@ class EngineView:
     block_tokens: int
     block_bytes: int
     preemptions: int
+    """Requests that were preempted since the process started."""
     prompt_tokens: int = 0
     """Prompt tokens of all requests since the engine was loaded, across restarts."""
     cached_tokens: int = 0
     """How many of `prompt_tokens` had their KV in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
-    """What deterministic requests cost since the process started, such as passes and verified
-    tokens. Empty for an engine that computes them like others."""
+    """Counts of what deterministic requests took since the process started, such as passes."""
 
     @property
     def cache_hits(self) -> float | None:
-        """The share of prompt tokens found in the prefix cache. None before any."""
+        """The share of prompt tokens found in the prefix cache. None before the first prompt."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
@@ -148,7 +148,7 @@ class Health:
     notice: str | None = None
     """Tells users that the engine's batch is smaller than configured. None if it is not."""
     stage: str | None = None
-    """What a starting process is doing, in a few words."""
+    """What a starting process is doing, in a few words. None once it serves."""
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine

@@ -43,7 +43,6 @@ class PlainAsk:
     pair: str = ""
     client: str = ""
     priority: int = 0
-    """See `RequestTags`."""
     choices: int = 1
     prompt_ids: TokenIds = ()
     max_tokens: int

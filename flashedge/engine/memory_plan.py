@@ -48,7 +48,7 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
 
 
 def count_sequences(config: Config) -> int:
-    """Most sequences in one step of an engine: as set, or else the most that this device takes."""
+    """Most sequences in one step of an engine: as set, or else this device's default."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 

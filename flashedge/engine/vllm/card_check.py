@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 LIMIT_S = 180
 """Seconds for the whole check. Chosen by hand: a tenth is too short for 79 MB of kernels and torch
 from a slow disk; ten times as many would hold up setup if a driver hangs."""
-TRIAL_LIMIT_S = 60
-"""Seconds for mapping a few pages, for which no kernels are loaded."""
+TRIAL_LIMIT_S = 60  # to map a few pages, without loading kernels
 _SIZE = 64  # rows and columns of the matrices that are multiplied
 _REINSTALL = "delete the environment and run bash scripts/setup.sh --cuda again"
 

@@ -109,12 +109,12 @@ class VllmPair:
         given = config.kv_bytes
         self._kv_bytes = kv_bytes or (given.generator or 0, given.verifier or 0)
         start_fork_server()
-        self._built = False
+        self._is_built = False
 
     async def start(self) -> None:
         """Start both engines. If one fails, stop both and raise EngineError or CheckpointError."""
         await asyncio.to_thread(self._build)
-        self._built = True
+        self._is_built = True
         try:
             sequences = count_sequences(self._config)
             if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
@@ -198,12 +198,12 @@ class VllmPair:
             keep_measured(self._pair, self._config, count_sequences(self._config), found)
 
     async def stop(self) -> None:
-        if self._built:
+        if self._is_built:
             await asyncio.gather(self.generator.stop(), self.verifier.stop())
 
     def health(self) -> tuple[Health, Health]:
         """The health of generator and verifier."""
-        if not self._built:
+        if not self._is_built:
             return _STARTING, _STARTING
         return self.generator.health(), self.verifier.health()
 

@@ -47,6 +47,7 @@ def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> Flas
 
 
 NO_PASSES = "vLLM's second model runner computes no passes (feature second_runner)"
+"""Why an engine computes no deterministic requests. The self-test reports it too."""
 
 
 def check_passes(options: EngineOptions) -> None:

@@ -138,7 +138,7 @@ class Engine:
 class MeasuredPair(VllmPair):
     def __init__(self, card: Card, overheads: tuple[int, int]) -> None:
         given = load_config({}, {"FLASHEDGE_HOME": str(card.home)})
-        self._pair, self._built, self._is_planned = find_pair(SMALL, given), False, True
+        self._pair, self._is_built, self._is_planned = find_pair(SMALL, given), False, True
         self._config = resolve_memory(self._pair, given, fake_busy(card.free))
         self._card, self._overheads = card, overheads
         self._layout = find_layout(given, fake_card("4090"))

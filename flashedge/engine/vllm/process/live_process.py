@@ -39,8 +39,8 @@ Chosen by hand: a full step of 1.5B parameters on two CPU cores may take 1,500 s
 async def watch_heart(
     beat: Callable[[], Awaitable[object]], record: StepRecord, options: EngineOptions
 ) -> float:
-    """Wait until the process counts as hung: it has given no sign of life for longer than `hang_s`
-    and than its present step may take. Returns the seconds without a sign.
+    """Wait until the process counts as hung: it has given no sign of life for `hang_s`, nor for the
+    time that its present step may take. Returns the seconds without a sign.
 
     beat: asks the process for a sign. It fails if the process ends, which is noticed elsewhere.
     record: where the process writes its steps. A stop of the daemon counts as two periods at most.
@@ -120,7 +120,7 @@ class Outbox:
             task.cancel()
 
     async def _send(self) -> None:
-        """Send what waits. With an await in between, an abort could overtake its request."""
+        """Send what waits. An await before the call would let an abort overtake its request."""
         requests = dict(self._waiting)
         self._waiting.clear()
         if not requests:

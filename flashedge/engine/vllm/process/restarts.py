@@ -84,7 +84,7 @@ class EngineProcess:
         self._restart_at: float | None = None
         """When the next process starts. None: no restart is planned, or it is under way."""
         self._ready = asyncio.Event()
-        """Set when the engine is ready or has failed, so that nobody waits for a failed one."""
+        """Set unless the engine is starting or dead, so that nobody waits for a failed one."""
         self._started_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
         self._prompt_tokens = self._cached_tokens = 0

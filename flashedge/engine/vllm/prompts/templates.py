@@ -15,6 +15,7 @@ from jinja2 import Environment
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
+"""The roles of messages, in the form that chat templates write them."""
 _SEARCHES = frozenset(
     [
         "split",

@@ -16,10 +16,10 @@ from flashedge.engine.vllm.serving.twin_parser import build_search_parser, build
 from flashedge.types import Message, Problem
 
 NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
-"""Stand around the notes of a search in what clients see as reasoning."""
+"""Marks around the notes of a search in what clients see as reasoning."""
 _NOTES = re.compile(r"\[search\]\n.*?(\[/search\]\n|\Z)", re.DOTALL)
 _INSTRUCTS = frozenset({"system", "developer"})
-_ROLES = {"developer": "system", "tool": "user", "function": "user"}
+_VERIFIER_ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
 
 def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
@@ -32,7 +32,7 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     """
     turns: list[tuple[str, list[str]]] = []  # (role, texts)
     for turn in conversation:
-        role = _ROLES.get(str(turn.get("role")), str(turn.get("role")))
+        role = _VERIFIER_ROLES.get(str(turn.get("role")), str(turn.get("role")))
         if role == "system" and turns and (len(turns) > 1 or turns[0][0] != "system"):
             role = "user"
         if not turns or turns[-1][0] != role:

@@ -38,7 +38,7 @@ def bound_guidance(params: SamplingParams) -> None:
         if guided.structural_tag is not None:
             tag = json.loads(guided.structural_tag)
             check_size(tag)
-            _bound(tag)
+            _bound_blanks(tag)
             guided.structural_tag = json.dumps(tag)
     except RecursionError:
         raise RequestError("the request's schema is nested too deeply") from None
@@ -66,15 +66,15 @@ def check_size(schema: Any) -> None:
         )
 
 
-def _bound(node: Any) -> None:
+def _bound_blanks(node: Any) -> None:
     """Limit the blanks of each JSON format in a structural tag."""
     if isinstance(node, list):
         for part in node:
-            _bound(part)
+            _bound_blanks(part)
     elif isinstance(node, dict):
         if node.get("type") == "json_schema" and "json_schema" in node:
             if node.get("max_whitespace_cnt") is None:
                 node["max_whitespace_cnt"] = MOST_BLANKS
             return  # a schema holds no further format
         for part in node.values():
-            _bound(part)
+            _bound_blanks(part)

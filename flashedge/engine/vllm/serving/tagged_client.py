@@ -178,8 +178,8 @@ class TaggedClient:
 
 
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
-    """Keep why the request fails, for the end of its stream, and return the error as vLLM's. In a
-    stream that is a GenerationError: no other is put into every protocol's form."""
+    """Keep why the request fails, for the end of its stream, and return vLLM's exception for it. In
+    a stream that is a GenerationError, the only one that every protocol's handler reports."""
     get_request().failure = error
     converted = convert_error(error)
     if streams and not isinstance(converted, GenerationError):
