@@ -230,7 +230,8 @@ def trace_settings(
     usual = platformdirs.PlatformDirs("flashedge")
     folders = {f"{kind}_dir": Path(getattr(usual, f"user_{kind}_dir")) for kind in _FOLDERS}
     if home:
-        folders = {f"{kind}_dir": Path(home).expanduser().absolute() / kind for kind in _FOLDERS}
+        top = _SETTINGS["state_dir"].parse(home, f"{PREFIX}HOME")
+        folders = {f"{kind}_dir": top / kind for kind in _FOLDERS}
     known = {*_SETTINGS, *OLD_SETTINGS}
     for key in named.keys() - known:
         if close := find_nearest(key, _SETTINGS, cutoff=0.75):

@@ -62,10 +62,8 @@ class PerEngine(NamedTuple, Generic[T]):
 
 
 def setting(default: object, description: str, *, is_secret: bool = False, **limits: Any) -> Any:
-    """A field of `Config`. limits: `at_least`, `at_most` or `choices` of `Setting`.
-
-    default: `dataclasses.MISSING` where it depends on the platform.
-    """
+    """A field of `Config`. limits: `at_least`, `at_most` or `choices` of `Setting`. default:
+    `dataclasses.MISSING` where it depends on the platform."""
     metadata = {"description": description, "is_secret": is_secret, **limits}
     field: Any = dataclasses.field
     return field(default=default, repr=not is_secret, metadata=metadata)
@@ -173,7 +171,8 @@ class Setting:
         text = value.strip() if isinstance(value, str) else None
         match self.kind:
             case "folder" if isinstance(value, str | Path) and str(value):
-                return Path(value).expanduser().absolute()
+                with contextlib.suppress(RuntimeError):  # there is no such user
+                    return Path(value).expanduser().absolute()
             case "string" if isinstance(value, str):
                 return text if self.is_secret else value  # HTTP strips spaces around a key
             case "boolean":

@@ -16,7 +16,6 @@ class RunStarted:
     config: Mapping[str, Any]
     """The request with all its defaults filled in."""
     queue_s: float
-    """How long the run waited in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2
 
 
 def _build_table() -> Mapping[int, str]:
-    """What stands for each that acts: its picture in Unicode, `␤` for line ends, else `�`."""
+    """By code point, what is shown: its picture in Unicode, `␤` for line ends, else `�`."""
     shown = dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *HALVES), "�")
     shown |= {code: chr(0x2400 + code) for code in range(0x20)}
     shown |= {0x7F: "␡"} | dict.fromkeys(_LINE_ENDS, "␤")

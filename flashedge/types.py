@@ -13,7 +13,6 @@ Judges = Literal["steps", "answers"]
 """What one score of a verifier is about: a step of a path, or a whole answer."""
 
 MAX_SEED = 2**63 - 1
-"""The largest signed integer of 64 bits."""
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""
 THINK_TAIL_TOKENS = 16
@@ -129,7 +128,6 @@ class Vote:
     weight: float
     """Sum of the scores of its paths."""
     count: int
-    """Number of its paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

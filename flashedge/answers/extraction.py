@@ -34,8 +34,7 @@ _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
 
 class Box(NamedTuple):
-    """A box in a text, as half-open intervals of characters: `[start, end)` with its command, and
-    its contents. Boxes sort in the order in which they begin."""
+    """A box with its command, and its contents: half-open intervals of characters."""
 
     start: int
     end: int
@@ -108,8 +107,7 @@ def extract_open_answer(steps: Sequence[str]) -> str | None:
 # ---------------------------------------------------------------- answers without a box
 
 MAX_LENGTH = 200
-"""Characters of an answer; a longer text is taken for an explanation. Chosen by hand: a tenth would
-cut answers off that are sentences, and ten times would take a solution for its answer."""
+"""Characters of an answer. Chosen by hand: a tenth refuses sentences, ten times takes solutions."""
 
 _TAG = re.compile(
     r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE

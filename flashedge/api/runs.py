@@ -23,7 +23,7 @@ from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.estimates import RunEstimate
 
 Status = Literal["queued", "running", "finished", "failed", "cancelled", "interrupted"]
-QUEUE_POLL_S = 0.1  # a person does not notice such a delay of a position
+QUEUE_POLL_S = 0.1  # short enough to look immediate
 POLLS_PER_S = 10
 MAX_WAIT_S = 30.0  # clients and proxies often give up after 60 s
 

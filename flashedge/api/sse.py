@@ -25,8 +25,7 @@ PING_S = 10.0  # proxies often close a connection that is silent for 30 to 60 s
 MAX_WAITING = 64
 """Most items of a source that wait for the client. They are sent together."""
 SEND_TIMEOUT_S = 60.0
-"""A client that reads nothing for so long counts as disconnected. Chosen by hand: a tenth would cut
-off clients on slow links, and ten times as much would keep the runs of dead ones."""
+"""A client that reads nothing for so long is gone. Chosen by hand: slow links stall for seconds."""
 
 
 def frame(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:

@@ -104,8 +104,7 @@ def count_weights(
 
     Floats are loaded in `dtype_bytes` each. With is_fp8, the matrices of all layers are loaded in
     one byte for each weight. A quantized checkpoint packs several weights into one integer and is
-    loaded as it is stored.
-    tensors: headers of `read_tensors`.
+    loaded as it is stored. tensors: headers of `read_tensors`.
     quantized: `quantization_config` of the model's config.json, if it has one.
     """
     bits = _find_bits(quantized)

@@ -35,7 +35,7 @@ def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
 def locate_model(spec: ModelSpec, config: Config) -> Path | None:
     """The model's folder, unchecked: in FlashEdge's or Hugging Face's cache; None if in neither."""
     if is_folder(spec.source):
-        folder = Path(spec.source).expanduser()
+        folder = Path(os.path.expanduser(spec.source))  # leaves the `~name` of no user as it is
         return folder if folder.is_dir() else None
     users: str | Path | None = os.environ.get("HF_HUB_CACHE")
     if not users:  # where it is set, no home is needed: a container may have none

@@ -60,7 +60,7 @@ def test_sizes(tmp_path: Path) -> None:
         ("idle_timeout_s", "0", "at least 1"),
         ("log_level", "loud", "must be one of debug"),
         ("host", 5, "must be a string"),
-        ("state_dir", "", "must be a folder"),
+        *(("state_dir", value, "must be a folder") for value in ("", "~no-such-user/state")),
         ("kv_bytes", "9" * 5000, 'must be a size such as "512MiB"'),
         ("kv_bytes", "12XiB", 'must be a size such as "512MiB"'),
         ("kv_bytes", "8GiB,64KiB", "at least 1.0 MiB"),

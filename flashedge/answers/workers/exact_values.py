@@ -15,8 +15,7 @@ from sympy.core.function import AppliedUndef
 from flashedge.answers.equality import MAX_ERROR, MAX_RELATIVE_ERROR
 
 _APART = sympy.Rational(1, 10**20)
-"""Values that differ by more than this share of the larger one are not equal. They are computed to
-30 digits, which leaves ten for the errors of rounding."""
+"""A larger relative difference is real: values have 30 digits, of which rounding may spoil ten."""
 
 
 def use_exact_values() -> None:

@@ -98,7 +98,7 @@ def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> 
             return
         body += message.get("body", b"")
         if not message.get("more_body", False):
-            with suppress(ValueError, KeyError, TypeError):  # as of the empty answer to HEAD
+            with suppress(ValueError, KeyError, TypeError):  # an answer to HEAD is empty
                 body = dump_json(convert(json.loads(body)["error"], start["status"]))
             start = drop_length(start)
             start["headers"].append((b"content-length", str(len(body)).encode()))
@@ -122,7 +122,6 @@ class StreamFailures:
         self._send = send
         self._events = 0
         self._is_open = False
-        """Whether a stream has begun and not ended."""
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -10,7 +10,7 @@ from flashedge.errors import NotFound
 DRIVER_SHARE = 0.018
 """The driver's share of an idle card: of 24,564 MiB a 4090 gives a program at most 23.6 GiB."""
 RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
-"""Bytes kept free for the display to grow, by whether one is active on the card. None: unknown.
+"""Bytes kept free for the display to grow, by whether one is active on the card (None if unknown).
 
 NVML's free memory already leaves out what the desktop takes now. A browser or a second monitor
 takes a few hundred MiB more later; without a display only drivers and short-lived helpers allocate.

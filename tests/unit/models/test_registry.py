@@ -253,8 +253,9 @@ def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: 
 def test_a_model_in_a_folder_is_found(config: Config, tmp_path: Path) -> None:
     users_file(config, MINE.replace("/models", str(tmp_path)))
     pair = find_pair("mine", config)
-    with pytest.raises(CheckpointError, match="no model folder"):
-        resolve_model(pair.generator, config)
+    for missing in (pair.generator, replace(pair.generator, source="~no-such-user/model")):
+        with pytest.raises(CheckpointError, match="no model folder"):
+            resolve_model(missing, config)
     write_model(tmp_path / "g")
     write_model(tmp_path / "v", "MistralForCausalLM")
     assert resolve_model(pair.generator, config) == tmp_path / "g"
