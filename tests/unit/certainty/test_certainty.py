@@ -11,7 +11,7 @@ from flashedge.answers.pairwise import group_by_first_match
 from flashedge.batch.batch import Claim, share_budget, top_up
 from flashedge.certainty import measures
 
-LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
+LN4, LN5 = math.log(4), math.log(5)
 
 
 @pytest.mark.parametrize(
