@@ -39,12 +39,10 @@ class _Wait:
 
 
 class PairLoader:
-    """The loaded pairs, at most `most` at once."""
-
     def __init__(
         self, open_pair: OpenPair, plain: PlainRequests, most: int, first: ServedPair | None = None
     ) -> None:
-        """plain: counts the requests outside any run. first: the pair that `start` loads."""
+        """most: how many pairs are loaded at once. first: the pair that `start` loads."""
         self._open = open_pair
         self._plain = plain
         self._most = most

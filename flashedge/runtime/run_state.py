@@ -37,7 +37,7 @@ class RunState:
         self.first_token_s: float | None = None
         """Seconds from the run's start to its first token."""
         self.drawing_s = 0.0
-        """Seconds from its first token, or before one from its start, to the last event."""
+        """Seconds to the last event, from the first token or, before there is one, the start."""
         self.brought_first_token = False
         """Whether the last event was the first with a token."""
         self._started_s: float | None = None
@@ -82,7 +82,6 @@ class Rollouts:
         arrived_s: float,
         most: int = MOST_ROLLOUTS,
     ) -> None:
-        """most: rollouts in flight at once."""
         self._n = spec.n
         ends_by_reward = bool(spec.options.get("positive_exit"))
         self._accept = float(spec.options.get("accept", Exits().accept)) if ends_by_reward else None

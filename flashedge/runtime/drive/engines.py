@@ -55,9 +55,7 @@ class Engines:
     generator: Generator
     verifier: Verifier
     grader: Grader
-    """Groups boxed answers."""
     texts: TextGroups = field(default_factory=WordGroups)
-    """Groups open-ended answers."""
     optimizations: Optimizations = field(default_factory=Optimizations)
     judges: Judges = "steps"
     """What one score of the verifier is about."""

@@ -18,10 +18,10 @@ ATTEMPTS = 3
 """Losses at which a failure, which is always the request's own, ends the work. A death ends it one
 loss later, since other requests of the step may have caused the first `SUSPICIOUS` deaths."""
 PAUSES_S = (0.05, 0.5, 2.0)
-"""Slept before waits for a restart, since an engine may look healthy just after it died. The last
-pause repeats."""
+"""Each wait for a restart begins with a pause, since an engine may look healthy just after it died.
+The last one repeats."""
 SUSPICIOUS = 2
-"""Deaths in its steps after which work holds `Engine.suspects`, so that no other suspect runs."""
+"""After this many deaths in its steps, work holds `Engine.suspects`: no other suspect runs then."""
 RESTART_TIMEOUT_S = 1800.0
 """A start on a card can take minutes, and may fail a few times before it succeeds."""
 T = TypeVar("T")

@@ -69,7 +69,6 @@ class RunMemory:
     baseline: bool
     """Whether the memory must be divided evenly while the run goes on."""
     load: Workload | None = None
-    """None before the first level."""
     split: KvSplit | None = None
     """The split in effect, or None before the run was told of one."""
     curves: str | None = None

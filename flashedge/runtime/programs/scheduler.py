@@ -428,9 +428,9 @@ async def measure_capacity(
     max_sequences: int,
     is_shared: bool,
 ) -> Capacity:
-    """Find how much the engines can compute at once. Raises EngineDead. curve, max_sequences: of a
-    step of the generator. is_shared: whether memory moves between the engines, so that all of it
-    counts for both together."""
+    """Find how much the engines can compute at once. Raises EngineDead. curve: the generator's.
+    max_sequences: most in one of its steps. is_shared: whether memory moves between the engines, so
+    that all of it counts for both together."""
     views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     if is_shared:
         room = sum(view.quota_blocks * view.block_bytes for view in views)

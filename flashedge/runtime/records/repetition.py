@@ -33,7 +33,6 @@ class RecordedRun:
 
     nodes: Mapping[NodeId, RecordedNode]
     choices: Mapping[str, Any]
-    """The result's fields CHOICES."""
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod

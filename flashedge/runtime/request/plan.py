@@ -19,7 +19,7 @@ MCTS, BOOST = "mcts", "boost"
 """The strategy that can be boosted, and the option that says whether it is."""
 OFF, ASKED, ALL = "off", "asked", "all"
 """Values of scheduling_boost. off: no run is boosted; asked: runs that ask for it; all: every MCTS
-run, except those that refuse, name a fixed number of parallel rollouts, or are deterministic."""
+run that neither refuses nor sets what `decide_boost` excludes."""
 USUAL = {"parallel": 1, "take": "launch"}
 """Options of MCTS, with the only values that a boosted run may give them."""
 
@@ -34,7 +34,7 @@ class Plan:
     request: Request
     """The request as it came, but with the early exit and the boosting that were decided."""
     early_exit_source: str | None = None
-    """Who decided the early exit: request, calibration or defaults. None without one."""
+    """Who decided: request, calibration or defaults. None if the request wants no early exit."""
     early_exit_note: str | None = None
     """What the user should know about that decision."""
 

@@ -51,7 +51,7 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
 
 
 def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether a request that does not set `early_exit` has it: one for a majority vote has, except
+    """Whether a request that does not set `early_exit` may end early. A majority vote may, except
     over whole texts, which hardly ever agree. answers: None for the default."""
     return strategy in VOTES and selection == "majority" and answers != "whole"
 
