@@ -190,7 +190,7 @@ class Codec(Protocol):
     def encode_chat(
         self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
     ) -> TokenIds:
-        """Encode the conversation and open the assistant's turn.
+        """Encode the conversation and open the assistant's turn. Raises RequestError.
 
         variables: for the chat template. They override `chat_template_kwargs` of the model."""
 

@@ -56,7 +56,7 @@ class DriverReport:
     names: tuple[str, ...]
     """In the driver's order, at least one."""
     capability: tuple[int, int] | None = None
-    """None where nvidia-smi does not know it."""
+    """The compute capability, (major, minor). None if nvidia-smi does not know it."""
     mig_is_on: bool = False
     mig_devices: int = 0
 
@@ -154,7 +154,7 @@ def find_compiler() -> str | None:
 
 
 def check_compiler() -> UnmetNeed | None:
-    """Compile an empty extension of this Python, as Triton does."""
+    """Compile an empty extension of this Python, as Triton does. None if that works."""
     compiler = find_compiler()
     if compiler is None:
         other = shutil.which("cc")

@@ -1,4 +1,4 @@
-"""Which vLLM is installed and what follows from that, without importing it."""
+"""Finds which vLLM is installed, and what follows from that, without importing it."""
 
 import contextlib
 import importlib.metadata
@@ -6,7 +6,7 @@ import os
 
 from flashedge.errors import ConfigError
 
-CHECKED = "0.32"
+CHECKED_MINOR = "0.32"
 """The minor version of vLLM that FlashEdge was checked with."""
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
 """Tokens of a KV block by kind of device: the fewest that vLLM's attention kernels accept."""
@@ -42,7 +42,7 @@ def engines_have_own_processors(threads: int) -> bool:
 def daemon_has_own_processor(threads: int) -> bool:
     """Whether a processor is left for the daemon beside both engines. threads: per engine.
 
-    An engine on a card keeps one processor busy. More for further cards are not counted here.
+    An engine on a card keeps one processor busy. On several cards it is more, but counts as one.
     """
     busy = 2 * threads if runs_on_cpu() else 2
     return len(os.sched_getaffinity(0)) > busy

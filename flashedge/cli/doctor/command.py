@@ -28,7 +28,7 @@ from flashedge.engine.card_needs import (
     find_compiler,
     query_driver,
 )
-from flashedge.engine.platform import CHECKED, detect_device_kind, find_vllm
+from flashedge.engine.platform import CHECKED_MINOR, detect_device_kind, find_vllm
 from flashedge.engine.vllm.card_check import CardVerdict, check_installed_build
 from flashedge.errors import ConfigError, FlashEdgeError, RequestError
 from flashedge.sizes import format_size
@@ -148,8 +148,8 @@ def _check_torch() -> str:
 def _check_vllm() -> str:
     name, version = find_vllm()
     detail = version if name == "vllm" else f"{version} ({name})"
-    if not version.startswith(f"{CHECKED}."):
-        raise ConfigError(f"{detail}; FlashEdge needs {CHECKED}.x", hint=SETUP)
+    if not version.startswith(f"{CHECKED_MINOR}."):
+        raise ConfigError(f"{detail}; FlashEdge needs {CHECKED_MINOR}.x", hint=SETUP)
     return detail
 
 

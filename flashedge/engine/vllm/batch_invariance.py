@@ -122,7 +122,7 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
     """Find the longest tested context up to which a cached prefix does not change a token."""
     draw, longest = random.Random(0), 0
     vocabulary = generator.codec.encode("0123456789+-=. ")
-    most = min(MOST_CONTEXT, generator.max_model_len - 2)  # with room for a token
+    most = min(MOST_CONTEXT, generator.max_model_len - 2)  # with room for a new token
     for length in (most >> halvings for halvings in range(most.bit_length(), -1, -1)):
         if length < LEAST_CONTEXT:
             continue

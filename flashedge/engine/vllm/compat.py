@@ -7,7 +7,7 @@ vLLM before an upgrade. `inside.patches` lists those that FlashEdge adds to vLLM
 import logging
 import os
 
-from flashedge.engine.platform import CHECKED, find_vllm, runs_on_cpu
+from flashedge.engine.platform import CHECKED_MINOR, find_vllm, runs_on_cpu
 from flashedge.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -18,9 +18,9 @@ ALLOW = "FLASHEDGE_ALLOW_VLLM"
 def check_version() -> None:
     """Raise ConfigError for an unchecked version of vLLM, or warn if FLASHEDGE_ALLOW_VLLM=1."""
     name, version = find_vllm()
-    if version.startswith(f"{CHECKED}."):
+    if version.startswith(f"{CHECKED_MINOR}."):
         return
-    problem = f"{name} {version} is installed, but FlashEdge was checked with {CHECKED}.*"
+    problem = f"{name} {version} is installed, but FlashEdge was checked with {CHECKED_MINOR}.*"
     if os.environ.get(ALLOW) == "1":
         log.warning("%s; %s=1 lets it start", problem, ALLOW)
         return

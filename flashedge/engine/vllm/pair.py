@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 ROLES = ("generator", "verifier")
 _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
-"""The entry point by which vLLM, too, looks for Triton on a CPU."""
+"""The entry point by which vLLM looks for Triton's backend on a CPU."""
 SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
 """Operations a second that the slowest card, and a thread of the slowest CPU, are taken to compute.
 A token takes two for each weight. Chosen by hand to tell hung engines: ten times as many would kill

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from flashedge.engine.platform import CHECKED, find_vllm
+from flashedge.engine.platform import CHECKED_MINOR, find_vllm
 from flashedge.errors import ConfigError
 
 
@@ -130,6 +130,6 @@ def _make_error(patch: Patch, problem: str) -> ConfigError:
     distribution, version = find_vllm()
     return ConfigError(
         f"{distribution} {version} {problem} {patch.target}: it is another vLLM than the one that "
-        f"FlashEdge was checked with ({CHECKED})",
+        f"FlashEdge was checked with ({CHECKED_MINOR})",
         hint="run scripts/setup.sh to install the checked version",
     )

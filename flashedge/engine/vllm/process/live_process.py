@@ -157,7 +157,7 @@ class LiveProcess:
         self._building: asyncio.Future[None] | None = None
         """The thread that builds `llm`. It can't be cancelled, only made to fail."""
         self._starting: Any = None
-        """The object of the process that this thread starts."""
+        """The process object that this thread is starting."""
         self._is_unwanted = False
         self._ended: asyncio.Future[None] | None = None
         self._watches = contextlib.ExitStack()

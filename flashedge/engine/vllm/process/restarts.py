@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKOFF_S = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0)
-"""Waits before the first, second, … restart in a row; the last one repeats.
+"""Seconds before the first, second, … restart in a row. The last one repeats.
 
 A driver that was reset or a card that another program filled may be well again after minutes.
 """

@@ -1,6 +1,6 @@
 """Rewrites a chat template so that the control tokens it writes have their private spelling.
 
-Only the template's own texts are rewritten, but not those that it searches or compares values with:
+Only the template's own texts are rewritten, except for those that it searches for or compares with:
 `'</think>' in content` has to find what a client sends.
 
 Some templates put a token together from a role: `'<|' + message.role + '|>'`. Both halves are

@@ -147,7 +147,7 @@ class PathOutputs:
         return RequestOutput(name, None, ids, None, parts, finished, num_cached_tokens=cached)
 
     def _replay(self, index: int, path: Chunk) -> Iterator[CompletionOutput]:
-        """Outputs of one token each. The last one has the finish reason."""
+        """Yield outputs of one token each. The last one has the finish reason."""
         detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, self._request)
         ended = path.finish is FinishReason.STOP
         if not path.token_ids:

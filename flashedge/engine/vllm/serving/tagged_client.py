@@ -143,13 +143,13 @@ class TaggedClient:
                 self._plain.open(ask, lambda: self._llm.abort(request_id)) as follow,
                 self._process.open_request(request_id),
             ):
-                whole = params.output_kind is RequestOutputKind.FINAL_ONLY and params.n == 1
-                if whole:
+                is_whole = params.output_kind is RequestOutputKind.FINAL_ONLY and params.n == 1
+                if is_whole:
                     # So that the scheduler of programs sees how far the request is. With several
                     # choices vLLM joins outputs only if they are final.
                     params = params.clone()
                     params.output_kind = RequestOutputKind.CUMULATIVE
-                seen, told = 0, False
+                seen, is_prompt_noted = 0, False
                 outputs = self._llm.generate(prompt, params, request_id, **options)
                 async with aclosing(outputs) as stream:
                     async for output in stream:
@@ -161,16 +161,16 @@ class TaggedClient:
                         if self._plain.is_stopping and output.finished and is_aborted:
                             raise DaemonStopping.for_request()
                         tokens = sum(len(part.token_ids) for part in parts)
-                        if not told:
-                            told = bool(output.prompt_token_ids)
+                        if not is_prompt_noted:
+                            is_prompt_noted = bool(output.prompt_token_ids)
                             self._process.note_prompt(
                                 len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
                             )
                         finishes = tuple(p.finish_reason for p in parts if p.finish_reason)
                         follow(len(output.prompt_token_ids or ()), tokens - seen, finishes)
-                        if whole:
+                        if is_whole:
                             seen = tokens
-                        if not whole or output.finished:
+                        if not is_whole or output.finished:
                             yield output
         except FlashEdgeError as error:
             streams = params.output_kind is RequestOutputKind.DELTA
