@@ -106,7 +106,7 @@ class Service:
             run.cancel(STOPPED)
         await self._plain.stop()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)
+            await asyncio.wait(self._tasks, timeout=10)  # a run that hangs ends as interrupted
         for scheduler in self._schedulers.values():
             await scheduler.stop()
         await self._boosting.stop()

@@ -33,7 +33,7 @@ class IncrementalText:
 
     def feed(self, token_ids: TokenIds) -> str:
         self._ids += token_ids
-        return self._emit(self._find_whole())
+        return self._emit(self._count_whole())
 
     def flush(self) -> str:
         """Return what `feed` held back, such as an incomplete character at the very end."""
@@ -43,7 +43,7 @@ class IncrementalText:
         """Return what `flush` would, and keep it."""
         return self._decode(len(self._ids))[len(self._decode(self._num_emitted)) :]
 
-    def _find_whole(self) -> int:
+    def _count_whole(self) -> int:
         """Count the ids whose text may be returned."""
         last = len(self._ids)
         if self._is_whole(last):
