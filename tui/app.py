@@ -47,29 +47,26 @@ from flashedge.tui.widgets.panel import COMPACT, SHORT, ActingFilter, Panel, Pan
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel, StepPanel
 
-FRAMES_PER_S = 12.0
+FRAMES_PER_S = 12.0  # chosen by hand: one a second would stutter, a hundred are slow over ssh
 SAMPLE_S = 0.5
-"""Between two samples of the runs' token counts, from which the rates follow."""
+"""Seconds between two samples of the runs' token counts, from which the rates are computed."""
 
 KEY_TIMEOUT_S = 0.5
 """After so long the next key is handled even if the one before was not reported as handled."""
 
 POLL_S, DEVICE_POLL_S = 1.0, 2.0
-LISTED_RUNS = 50
-"""Runs of each poll: the newest."""
-
-OLDER_RUNS = 200
-"""Runs of a page that is older than the listed ones, and loaded when the user wants it."""
+LISTED_RUNS = 50  # how many of the newest runs each poll lists
+OLDER_RUNS = 200  # how many older ones are fetched at once, at the list's end and for a filter
 
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
 WIDE, HUGE, TALL = 100, 170, 32
-"""Cells of a terminal with two columns of panels and with three, and lines of a tall one."""
+"""Least cells for two columns of panels and for three, and least lines of a tall screen."""
 
 STYLES = ("dashboard.tcss", "wide.tcss", "dialogs.tcss")
-_NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
-_Shown = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
+_KEY_NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
+_StatePanel = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
 
 
 @dataclass
@@ -80,18 +77,16 @@ class KeyHandled(Message):
 
 
 class DashboardApp(App[None]):
-    """The whole screen.
-
-    devices: reads samples of cards, may block; clock: monotonic seconds; wall: Unix seconds;
-    theme_file: remembers the chosen theme.
-    """
+    """The whole screen. devices: reads samples of cards, may block; clock: monotonic seconds; wall:
+    Unix seconds; poll_s: pause between two polls of the daemon; theme_file: remembers the chosen
+    theme."""
 
     CSS_PATH = [Path(__file__).with_name(name) for name in STYLES]  # noqa: RUF012
     TITLE = "FlashEdge"
     HORIZONTAL_BREAKPOINTS = [(0, COMPACT), (WIDE, "-wide"), (HUGE, "-huge")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, SHORT), (TALL, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(_NAMES.get(c.key, c.key), c.action, c.title) for c in COMMANDS),
+        *(Binding(_KEY_NAMES.get(c.key, c.key), c.action, c.title) for c in COMMANDS),
         Binding("escape", "leave", "Leave", show=False),
     ]
 
@@ -125,8 +120,8 @@ class DashboardApp(App[None]):
         self._machine = PanelGroup(*machine, id="machine")
         self._log_panel = EventLogPanel()
         frame = self._bar, self._runs, self._tree, self._log_panel
-        self._panels: tuple[_Shown, ...] = (*frame, *about, *self._side, *machine)
-        """All but the step, which follows the cursor of the tree."""
+        self._panels: tuple[_StatePanel, ...] = (*frame, *about, *self._side, *machine)
+        """All but the step, which also depends on the tree's cursor."""
 
         self._theme_file = theme_file
         self._typed: deque[events.Key] = deque()
@@ -151,8 +146,6 @@ class DashboardApp(App[None]):
             yield Vertical(*self._side, self._machine, self._log_panel, id="side")
         yield self._filter
         yield KeyBar()
-
-    # ------------------------------------------------------------ text from outside
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         light = () if self.current_theme.dark else (colours.LightFilter(),)
@@ -183,15 +176,11 @@ class DashboardApp(App[None]):
         else:
             await super().on_event(event)
 
-    # ------------------------------------------------------------ keys in their order
-
     async def _handle_next_key(self) -> None:
-        """Handle the oldest key that waits.
-
-        A key may move the focus or open a dialog, and the next one belongs there. But each key goes
-        through a queue of the focused widget and of all above it, and keys that are typed ahead
-        would overtake it. So they wait for a message that goes the same way after it.
-        """
+        """Handle the oldest key that waits. A key may move the focus or open a dialog, and the next
+        one belongs there. But each key goes through a queue of the focused widget and of all above
+        it, and keys that are typed ahead would overtake it. So they wait for a message that goes
+        the same way after it."""
         self._key_sent_at = None
         if not self._typed or not self.screen_stack or not self.screen.is_mounted:
             return  # a dialog that opens gets its keys at the next frame
@@ -204,15 +193,13 @@ class DashboardApp(App[None]):
     @on(KeyHandled)
     async def _receive_handled(self, message: KeyHandled) -> None:
         if message.number == self._keys_sent:
-            self.call_later(self._handle_next_key)  # behind the change of the focus
+            self.call_later(self._handle_next_key)  # after a queued change of the focus
 
-    def _expect_key(self) -> None:
-        """Go on with the next key, even if the widget that had KeyHandled was removed."""
+    def _resume_keys(self) -> None:
+        """Handle the next key even if KeyHandled never comes, because its widget was removed."""
         sent_at = self._key_sent_at
         if self._typed and (sent_at is None or time.monotonic() - sent_at > KEY_TIMEOUT_S):
             self.call_later(self._handle_next_key)
-
-    # ------------------------------------------------------------ start
 
     def on_mount(self) -> None:
         self.register_theme(colours.OURS)
@@ -232,8 +219,6 @@ class DashboardApp(App[None]):
             self._theme_file.write_text(f"{theme.name}\n", encoding="utf-8")
         except OSError as error:
             self.notify(f"Can't remember the theme: {error.strerror}", severity="warning")
-
-    # ------------------------------------------------------------ what the daemon sends
 
     @work
     async def _watch_daemon(self) -> None:
@@ -288,7 +273,7 @@ class DashboardApp(App[None]):
             self.state = state.interrupt_run(self.state, run)
 
     def fold_inbox(self) -> None:
-        """Fold what arrived since the last fold, in one go."""
+        """Fold the events that have arrived since the last call."""
         inbox, self._inbox = self._inbox, {}
         for run, items in inbox.items():
             self.state = state.fold_events(self.state, run, items)
@@ -311,11 +296,9 @@ class DashboardApp(App[None]):
         if self.state.oldest != oldest and self._runs.filter:
             self._load_older()
 
-    # ------------------------------------------------------------ time
-
     def tick(self) -> None:
         """A frame: fold events, advance the replay, sample the rates, follow runs, paint."""
-        self._expect_key()
+        self._resume_keys()
         self.fold_inbox()
         now = self._clock()
         elapsed_s = 0.0 if self._ticked_at is None else now - self._ticked_at
@@ -335,7 +318,7 @@ class DashboardApp(App[None]):
         if self.state is not self._painted:
             self._painted = self.state
             self._question.retitle(_title_run(self.state))
-            devices = self.state.devices  # several cards have their names in their lines
+            devices = self.state.devices  # each of several cards is named in its own line
             self._machine.retitle("Machine", devices[0].name if len(devices) == 1 else "")
             for panel in self._panels:
                 panel.show(self.state)
@@ -351,8 +334,6 @@ class DashboardApp(App[None]):
             if row is not None and not row.live:
                 screen.dismiss(False)
                 self.notify(f"Run {screen.run} is over: it was not cancelled")
-
-    # ------------------------------------------------------------ actions of the user
 
     @on(RunList.Chosen)
     def _choose_run(self, message: RunList.Chosen) -> None:
@@ -383,7 +364,7 @@ class DashboardApp(App[None]):
         self.screen.toggle_class("show-log")
 
     def action_copy(self, what: str) -> None:
-        """what: step or answer."""
+        """Copy the step or the answer, as `what` says."""
         run = self.state.shown
         answer = show_literally(find_answer(run) or "") if run is not None else ""
         text = answer if what == "answer" else self._step.text
@@ -402,7 +383,7 @@ class DashboardApp(App[None]):
         yield SystemCommand("Theme", "the colours; the choice is remembered", self.search_themes)
 
     def action_submit(self, draft: Draft | None = None, error: str = "") -> None:
-        """Ask for a problem. draft, error: what the daemon refused, and why."""
+        """Ask for a problem. draft, error: what the daemon has refused, and why, to edit it."""
         pair = self.state.daemon.pair if self.state.daemon is not None else ""
 
         def submit(draft: Draft | None) -> None:
@@ -458,7 +439,7 @@ class DashboardApp(App[None]):
                 async for piece in pieces:
                     items.extend(piece)
         except RunInterrupted:
-            pass  # the events that there are can be played
+            pass  # the events before the interruption can be replayed
         except FlashEdgeError as error:
             self.notify(f"Can't replay the run: {error.line}", severity="error")
             return
@@ -482,22 +463,21 @@ class DashboardApp(App[None]):
         try:
             export.write_tree(run, Path(path).expanduser())
             self.notify(f"Wrote {path}")
-        except OSError as error:
-            self.notify(f"Can't write {path}: {error.strerror}", severity="error")
+        except (OSError, RuntimeError) as error:  # RuntimeError: no user has this ~name
+            reason = getattr(error, "strerror", None) or error
+            self.notify(f"Can't write {path}: {reason}", severity="error")
 
-    # ------------------------------------------------------------ the filter
-
-    def _filtered(self) -> RunList | BeamTree:
+    def _find_filtered(self) -> RunList | BeamTree:
         """The panel that `/` filters: the tree when it is focused, else the runs."""
         tree = self._tree
         return tree if tree in (self.focused, self._filter.panel) else self._runs
 
     def action_filter(self) -> None:
-        self._filter.open_for(self._filtered())
+        self._filter.open_for(self._find_filtered())
 
     def action_leave(self) -> None:
         """Clear the filter, else end the replay."""
-        panel = self._filtered()
+        panel = self._find_filtered()
         if self._filter.panel is not None or panel.filter:
             self._filter.clear_filter(panel)
         elif self.state.replay is not None:

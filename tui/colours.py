@@ -11,8 +11,8 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-EIGHTHS = " ▏▎▍▌▋▊▉█"
-BLOCKS = " ▁▂▃▄▅▆▇█"
+EIGHTHS = " ▏▎▍▌▋▊▉█"  # of a cell's width
+BLOCKS = " ▁▂▃▄▅▆▇█"  # of its height
 SCALE = ("#5f86c9", "#7f93ba", "#a09f9f", "#c9b46a", "#ffd84d")
 """Blue to yellow with rising luminance (after cividis): readable with any colour vision, and in
 grey."""
@@ -24,7 +24,7 @@ ON_LIGHT = {
     DIM: "#6e6e6e",
     WARNING: "#9a4d00",
 }
-"""These colours on a light background, where high scores are dark."""
+"""What replaces these colours on a light background, where high scores are dark."""
 
 OURS = Theme(
     name="flashedge",
@@ -43,7 +43,7 @@ OURS = Theme(
 
 
 def load_choice(file: Path | None) -> str:
-    """The name of the theme that was chosen last; ours if none was."""
+    """Load the name of the theme that was chosen last, or ours if none was."""
     try:
         return (file.read_text(encoding="utf-8").strip() if file is not None else "") or OURS.name
     except (OSError, UnicodeDecodeError):
@@ -51,6 +51,8 @@ def load_choice(file: Path | None) -> str:
 
 
 class LightFilter(LineFilter):
+    """Replaces our colours on the whole screen while a light theme is chosen."""
+
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
             segment if segment.style is None else segment._replace(style=_darken(segment.style))
@@ -65,29 +67,27 @@ def _darken(style: Style) -> Style:
     return style + Style(color=text, bgcolor=ground) if text or ground else style
 
 
-# ---------------------------------------------------------------- scores and bars
-
-
 def clamp(part: float) -> float:
     return min(max(part, 0.0), 1.0)
 
 
-def score_colour(score: float | None) -> str:
+def choose_score_colour(score: float | None) -> str:
     return DIM if score is None else SCALE[min(int(clamp(score) * len(SCALE)), len(SCALE) - 1)]
 
 
 def draw_bar(part: float, width: int) -> str:
-    """`part` in [0, 1] as `width` cells, in eighths of a cell."""
+    """Draw `part` in [0, 1] as a bar in `width` cells, to an eighth of a cell."""
     filled = clamp(part) * width
     return "".join(EIGHTHS[round(clamp(filled - i) * 8)] for i in range(width))
 
 
 def draw_track(part: float, width: int) -> str:
-    """A bar with a track, so that its end is visible without colour."""
+    """Draw a bar with a track, so that its end is visible without colour."""
     return draw_bar(part, width).replace(" ", "░")
 
 
 def draw_meter(part: float, width: int) -> Text:
+    """Draw the used part of something as a bar, in yellow above 90 %."""
     return Text(draw_track(part, width), style=SCALE[-1] if part > 0.9 else SCALE[0])
 
 
@@ -95,11 +95,11 @@ def draw_score(score: float | None) -> Text:
     """`0.83 ██▍`; blanks of the same width without a score."""
     if score is None:
         return Text(" " * 8)
-    return Text(f"{score:.2f} {draw_bar(score, 3)}", style=score_colour(score))
+    return Text(f"{score:.2f} {draw_bar(score, 3)}", style=choose_score_colour(score))
 
 
 def draw_sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
-    """The last `width` values as blocks; `top` is the value of a full block."""
+    """Draw the last `width` values as blocks. A full block is the largest of them and `top`."""
     last = values[-width:] if width else ()
     high = max([top or 0.0, *last]) or 1.0
     return "".join(BLOCKS[round(clamp(v / high) * 8)] for v in last).rjust(width)

@@ -13,11 +13,11 @@ from flashedge.profiler.gpu import VARIABLE, VisibleCard, find_visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """Power and temperature are None where the device doesn't report them."""
+    """One look at a card or processor. What it does not report is None."""
 
     name: str
     label: str = ""
-    """The card, as CUDA_VISIBLE_DEVICES calls it. Empty for a processor."""
+    """The card's name in CUDA_VISIBLE_DEVICES. Empty for a processor."""
     utilization: float
     """In [0, 1]."""
     memory_used_bytes: int
@@ -28,10 +28,8 @@ class DeviceSample:
 
 
 def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
-    """Sample these cards, which have the names that CUDA_VISIBLE_DEVICES uses.
-
-    Without names: the first card that CUDA shows. Without a card that can be read: the processor.
-    """
+    """Sample the cards with these names in CUDA_VISIBLE_DEVICES, or without names the first card
+    that CUDA shows. If no card can be read, sample the processor."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

@@ -8,7 +8,7 @@ from flashedge.client.run_figures import compute_child_priors, compute_rollout_v
 from flashedge.client.run_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView, RunView
 from flashedge.client.words import describe_distrust, format_count
 from flashedge.literal import escape_page, format_json, show_in_line
-from flashedge.tui.colours import score_colour
+from flashedge.tui.colours import choose_score_colour
 from flashedge.tui.widgets.panel import shorten
 from flashedge.types import NodeId
 
@@ -53,12 +53,12 @@ def to_json(run: RunView) -> str:
         "tokens": run.tokens,
         "config": dict(run.config),
         "legend": {"marks": dict(MARKS), "fields": _FIELDS},
-        "nodes": [_node(run, n, n.id in best, values) for n in run.nodes.values()],
+        "nodes": [_describe_node(run, n, n.id in best, values) for n in run.nodes.values()],
     }
     return format_json(tree, indent=1)
 
 
-def _node(
+def _describe_node(
     run: RunView, node: NodeView, best: bool, values: Mapping[NodeId, tuple[int, float]]
 ) -> dict[str, object]:
     names = ("id", "parent", "depth", "status", "tokens", "score")
@@ -73,10 +73,10 @@ def _node(
 
 
 def to_svg(run: RunView) -> str:
-    """Levels from left to right, the legend above them, the best path's text below."""
+    """Draw the levels from left to right, the legend above them, the best path's text below."""
     places = _place_nodes(run)
     best = frozenset(run.path(run.best))
-    steps = list(_best_path_text(run))
+    steps = list(_list_best_path(run))
     answer = (run.result or {}).get("answer")
     title = f"run {run.id} · {run.state} · {run.tokens:,} tokens"
     titles = [title if answer is None else f"{title} · answer {answer}"]
@@ -89,7 +89,7 @@ def to_svg(run: RunView) -> str:
     width = _MARGIN + max(int(right) + _BOX_W, _MARGIN + widest)
     height = bottom + _LINE * (len(steps) + 1) + _MARGIN
     head = [
-        _text_line(_MARGIN, _MARGIN + 4 + _LINE * i, line, bold=i < len(titles))
+        _draw_text(_MARGIN, _MARGIN + 4 + _LINE * i, line, bold=i < len(titles))
         for i, line in enumerate(above)
     ]
     drawn = [n for n in run.nodes.values() if n.id in places]
@@ -100,22 +100,22 @@ def to_svg(run: RunView) -> str:
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             *head,
             f'<g transform="translate(0 {top})">',
-            *(_edge(places, n, n.id in best) for n in drawn if n.parent is not None),
-            *(_box(places, n, n.id in best) for n in drawn),
+            *(_draw_edge(places, n, n.id in best) for n in drawn if n.parent is not None),
+            *(_draw_box(places, n, n.id in best) for n in drawn),
             "</g>",
-            *(_text_line(_MARGIN, bottom + _LINE * (i + 1), t) for i, t in enumerate(steps)),
+            *(_draw_text(_MARGIN, bottom + _LINE * (i + 1), t) for i, t in enumerate(steps)),
             "</svg>\n",
         ]
     )
 
 
-def _text_line(x: int, y: int, text: str, *, bold: bool = False) -> str:
+def _draw_text(x: int, y: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ' fill="#555555"'
     return f'<text x="{x}" y="{y}" xml:space="preserve"{weight}>{escape_page(text)}</text>'
 
 
-def _best_path_text(run: RunView) -> Iterator[str]:
-    """The steps of the best path, each with its level and score, in lines of at most `_WRAP`."""
+def _list_best_path(run: RunView) -> Iterator[str]:
+    """List the steps of the best path, each with its level and score, wrapped at `_WRAP`."""
     path = [run.nodes[n] for n in run.path(run.best)]
     if path:
         yield "The best path:"
@@ -129,7 +129,7 @@ def _best_path_text(run: RunView) -> Iterator[str]:
 
 
 def _place_nodes(run: RunView) -> Places:
-    """Each leaf has a row of its own; a parent is in the middle of its children."""
+    """Give each leaf a row of its own, and each parent the middle of its children's rows."""
     order, stack = list[NodeId](), [ROOT]
     while stack:
         order.append(stack.pop())
@@ -142,7 +142,7 @@ def _place_nodes(run: RunView) -> Places:
     return {n: (_MARGIN + run.nodes[n].depth * _COLUMN, row * _ROW) for n, row in rows.items()}
 
 
-def _edge(places: Places, node: NodeView, best: bool) -> str:
+def _draw_edge(places: Places, node: NodeView, best: bool) -> str:
     assert node.parent is not None
     (x0, y0), (x1, y1) = places[node.parent], places[node.id]
     x0, y0, y1 = x0 + _BOX_W, y0 + _BOX_H / 2, y1 + _BOX_H / 2
@@ -153,9 +153,9 @@ def _edge(places: Places, node: NodeView, best: bool) -> str:
     return f'<path d="{curve}" fill="none" {style}{dash}/>'
 
 
-def _box(places: Places, node: NodeView, best: bool) -> str:
+def _draw_box(places: Places, node: NodeView, best: bool) -> str:
     x, y = places[node.id]
-    fill = "#ffffff" if node.score is None else score_colour(node.score)
+    fill = "#ffffff" if node.score is None else choose_score_colour(node.score)
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
     line += ' stroke-dasharray="4 3"' if node.kind == CUT else ""

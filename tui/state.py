@@ -1,6 +1,6 @@
 """Everything that the dashboard shows, as one frozen value. Every function here is pure.
 
-Runs are folds over their events (`client.run_view`), stored ones in a replay too. The daemon's
+A run's tree is a fold over its events (`client.run_view`), live or in a replay. The daemon's
 listing and status are snapshots.
 """
 
@@ -21,32 +21,33 @@ from flashedge.tui.summary import DaemonStatus, RunRow
 from flashedge.types import STRATEGIES
 
 KEPT_S = 120.0
-"""How far back token counts are kept: more than the sparklines show."""
+"""How long samples of the token counts are kept: with two a second, 240 cells of a sparkline."""
 
 WINDOW_S = 3.0
 """A rate is the mean over this long, since tokens are reported in bursts."""
 
 _RECENT = 8
-"""Samples that the newest rate needs: WINDOW_S has six."""
+"""Samples from which the newest rate is computed. WINDOW_S spans seven, one every half second."""
 
 SPEEDS = (1, 4, 16)
-"""Of a replay: times the run's own speed."""
+"""Speeds of a replay, as multiples of the run's own."""
 
 _EVENT_S = 0.02
-"""Between two events of a replay, if the run's duration is not known."""
+"""Seconds between two events of a replay if the run's duration is not known. Chosen by hand."""
 
 _OTHER_WEIGHT = 1.0
-"""Of an event without tokens, in the tokens of a step."""
+"""An event without tokens takes as long in a replay as this many tokens."""
 
 TREES_KEPT = 4
-"""A tree of 512 paths takes 2 to 3 MiB. The daemon sends an older one again."""
+"""Trees in memory, 2 to 3 MiB for 512 paths. The daemon sends a dropped one's events again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSample:
     at_s: float
+    """By the dashboard's monotonic clock."""
     counts: Mapping[str, tuple[int, int]]
-    """By run: all tokens, and tokens of nodes that are active or complete."""
+    """By run: (all tokens, tokens of nodes that are active or complete)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ class Rate:
     at_s: float
     tokens_per_s: float
     goodput_per_s: float
-    """What the searches keep of it. It changes only when a level is decided."""
+    """Of tokens in nodes that the searches keep. They count once their level is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,15 +68,16 @@ class LostDaemon:
 class Replay:
     items: tuple[Numbered, ...]
     offsets_s: tuple[float, ...]
-    """When each item is due, from the start."""
+    """When each item is due, in seconds of the run from its start."""
     view: RunView
-    """The fold of the items that are due by `at_s`, in seconds from the start."""
+    """The fold of the items that are due by `at_s`."""
     speed: int = SPEEDS[0]
     at_s: float = 0.0
+    """How far the replay has come, in seconds of the run from its start."""
 
     @property
     def due(self) -> int:
-        """Index of the next item."""
+        """The number of items that are due by `at_s`: the index of the next one."""
         return bisect_right(self.offsets_s, self.at_s)
 
     @property
@@ -87,7 +89,7 @@ class Replay:
         return self.offsets_s[-1]
 
     def advance(self, elapsed_s: float) -> Replay:
-        """The replay after `elapsed_s` of the watcher's time."""
+        """Return the replay after `elapsed_s` of the watcher's time."""
         moved = replace(self, at_s=min(self.at_s + elapsed_s * self.speed, self.total_s))
         return replace(moved, view=fold(self.view, self.items[self.due : moved.due]))
 
@@ -95,16 +97,16 @@ class Replay:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
     daemon: DaemonStatus | None = None
-    """Its last status. None before the first one, and while it is lost."""
+    """The daemon's last status. None before the first one, and while the daemon is lost."""
     lost: LostDaemon | None = None
     strategies: tuple[str, ...] = tuple(STRATEGIES)
-    """Those that the daemon serves, the user's own programs among them."""
+    """Those that the daemon serves, including the user's own search programs."""
     runs: tuple[RunRow, ...] = ()
     """The newest runs of the last poll; those that are not over come first."""
     older: tuple[RunRow, ...] = ()
-    """Older runs than those, loaded on request, newest first."""
+    """Runs that are older than `runs`, as far as they were fetched, newest first."""
     trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
-    """By run: the trees of followed runs, and of the last ones that were."""
+    """By run: the trees of the runs that are followed now, and of the last ones that were."""
     chosen: str | None = None
     follow_newest: bool = True
     """Whether the user wants a run that begins to become the chosen one."""
@@ -117,14 +119,14 @@ class Dashboard:
 
     @property
     def shown(self) -> RunView | None:
-        """The replayed run, else the chosen one."""
+        """The replayed run, else the chosen one. None before its first event."""
         if self.replay is not None:
             return self.replay.view
         return self.trees.get(self.chosen) if self.chosen is not None else None
 
     @property
     def listed(self) -> tuple[RunRow, ...]:
-        """All rows. One whose last event has arrived is over, also before the next poll."""
+        """All rows. A run is over once its last event has arrived, even before the next poll."""
         return (*(_settle_row(row, self.trees.get(row.id)) for row in self.runs), *self.older)
 
     @property
@@ -142,14 +144,14 @@ class Dashboard:
 
     @property
     def problem(self) -> str:
-        """The shown run's problem: the whole text, or the listing's beginning while it waits."""
+        """The shown run's problem. While the run waits, the beginning that the listing has."""
         row = self.chosen_row
         whole = self.shown.problem if self.shown is not None else ""
         return whole or ("" if row is None else row.problem)
 
     @property
     def prediction(self) -> str:
-        """How long a path of the shown run is predicted to be, in words."""
+        """The predicted length of the shown run's paths, in words. Empty where not known."""
         row = self.chosen_row
         return "" if self.replay is not None or row is None else row.prediction
 
@@ -159,16 +161,16 @@ class Dashboard:
 
     @property
     def current_rate(self) -> Rate | None:
-        """The rate at the newest sample; None while that one measures nothing."""
+        """The rate at the newest sample. None if that sample gives no rate (`compute_rates`)."""
         rates = compute_rates(self.samples[-_RECENT:])
         return rates[-1] if rates and rates[-1].at_s == self.samples[-1].at_s else None
 
-    def run_rate(self, run: str) -> float | None:
+    def compute_run_rate(self, run: str) -> float | None:
         rates = compute_rates(self.samples[-_RECENT:], run)
         return rates[-1].tokens_per_s if rates else None
 
-    def elapsed_s(self, row: RunRow) -> float | None:
-        """Seconds since the run left the queue, and its total once it is over. None if unknown."""
+    def find_elapsed_s(self, row: RunRow) -> float | None:
+        """Seconds since the run left the queue. Once it is over: its whole time, with the queue."""
         if not row.live:
             return row.total_s
         tree = self.trees.get(row.id)
@@ -181,10 +183,7 @@ class Dashboard:
         """Seconds since the shown run left the queue; in a replay, how far it has come."""
         if self.replay is not None:
             return self.replay.at_s
-        return None if self.chosen_row is None else self.elapsed_s(self.chosen_row)
-
-
-# ---------------------------------------------------------------- what the daemon sends
+        return None if self.chosen_row is None else self.find_elapsed_s(self.chosen_row)
 
 
 def fold_events(state: Dashboard, run: str, items: Iterable[Numbered]) -> Dashboard:
@@ -200,8 +199,8 @@ def interrupt_run(state: Dashboard, run: str) -> Dashboard:
 def update_daemon(
     state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow], *, follow: bool = True
 ) -> Dashboard:
-    """Take a snapshot of the daemon. follow: a run that has started since the last one becomes the
-    chosen one; a run that waits does so only if none runs."""
+    """Take a snapshot of the daemon. follow: choose the newest run that has started since the last
+    snapshot, or if none runs, the newest that was queued since."""
     known = {r.id: r.status for r in state.runs}
     ordered = tuple(
         sorted(runs, key=lambda r: (not r.live, r.status != "running", r.position or 0))
@@ -232,7 +231,7 @@ def choose(state: Dashboard, run: str, *, follow_newest: bool = False) -> Dashbo
 
 
 def follow_newest(state: Dashboard, on: bool) -> Dashboard:
-    """Switch following; on: go to the newest run that runs, else to the newest that waits."""
+    """Switch following on or off. On chooses the newest running run, else the newest that waits."""
     newest = max(_list_running(state.runs), key=lambda r: r.created_at, default=None)
     chosen = newest.id if on and newest is not None else state.chosen
     return replace(state, follow_newest=on, chosen=chosen)
@@ -247,11 +246,8 @@ def find_runs_to_follow(state: Dashboard) -> tuple[str, ...]:
 
 
 def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard:
-    """Note how many tokens the runs have at `at_s`; in a replay, the replayed run.
-
-    A run counts from the moment it is live, also after its end, so that its last tokens are not
-    lost.
-    """
+    """Note how many tokens the runs have at `at_s`, or the replayed run alone in a replay. A run
+    that was counted once stays, so that the tokens of its last moments are not lost."""
     counted = {r.id for r in state.runs if r.live}
     counted |= state.samples[-1].counts.keys() if state.samples else set()
     trees = [t for t in state.trees.values() if t.id in counted]
@@ -262,24 +258,19 @@ def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard
     return replace(state, samples=samples, wall_s=wall_s)
 
 
-# ---------------------------------------------------------------- tokens per second
-
-
 def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[TokenSample, ...]:
     return (*(s for s in samples if new.at_s - s.at_s < KEPT_S), new)
 
 
 def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> tuple[Rate, ...]:
-    """The rate at each sample, over the window before it; of one run, or of all together.
-
-    A run counts from its first sample within the window. A sample gives no rate while it has runs
-    of which none was sampled before.
-    """
+    """Compute the rate at each sample over the window before it, of `run` or of all runs together.
+    A run counts from its first sample within the window. A sample whose runs all lack an earlier
+    sample in the window gives no rate."""
     rates, times = [], [sample.at_s for sample in samples]
     for index, now in enumerate(samples[1:], start=1):
         first = min(bisect_left(times, now.at_s - WINDOW_S), index - 1)
         counts = {name: c for name, c in now.counts.items() if run is None or name == run}
-        before = samples[first:index][::-1]  # the earliest sample of a run counts
+        before = samples[first:index][::-1]  # reversed: a run's earliest sample is written last
         earlier = {name: s.counts[name] for s in before for name in counts if name in s.counts}
         elapsed_s = now.at_s - times[first]
         if elapsed_s <= 0 or ((counts or run is not None) and not earlier):
@@ -292,13 +283,11 @@ def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> t
     return tuple(rates)
 
 
-# ---------------------------------------------------------------- replay
-
 # The store keeps no times: a run's duration is spread over its events by the tokens of each step.
 
 
 def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
-    """The run from its start. items: at least one."""
+    """Build a replay that stands at the run's start. items: all its events, at least one."""
     weights = [
         float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
         for _, event in items
@@ -312,9 +301,9 @@ def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
 
 
 def show_replay(state: Dashboard, replay: Replay | None) -> Dashboard:
-    """Begin this replay in place of the chosen run; None ends one, if there is one."""
+    """Begin this replay in place of the chosen run, or end the current one if it is None."""
     if replay is None and state.replay is None:
-        return state  # with the rates so far
+        return state  # with its samples, and so with the rates
     return replace(state, replay=replay, samples=())
 
 
@@ -325,23 +314,18 @@ def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
 
 
 def speed_up_replay(state: Dashboard) -> Dashboard:
-    """Replay at the next speed; after the last one, at the first again."""
+    """Replay at the next speed, and after the last one at the first again."""
     if state.replay is None:
         return state
     speed = SPEEDS[(SPEEDS.index(state.replay.speed) + 1) % len(SPEEDS)]
     return replace(state, replay=replace(state.replay, speed=speed))
 
 
-# ---------------------------------------------------------------- rows and trees
-
-
 def _keep_older(
     state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow]
 ) -> tuple[RunRow, ...]:
-    """The older runs, with those that newer ones pushed out of the snapshot `runs`.
-
-    Empty if runs were removed since the last snapshot, because this one does not tell which.
-    """
+    """List the older runs, including those that newer ones pushed out of the snapshot `runs`. Empty
+    if runs were deleted since the last snapshot, because this one does not tell which."""
     if not state.older or not runs:
         return ()
     now, end = {r.id for r in runs}, min(map(_age_key, runs))
@@ -355,7 +339,7 @@ def _keep_older(
 
 
 def _settle_row(row: RunRow, tree: RunView | None) -> RunRow:
-    """The row as its tree has it, once that is over and the listing does not know it yet."""
+    """Update a row that the listing has as live from the run's tree, if the tree is over."""
     if not row.live or tree is None or not tree.over:
         return row
     answer = None if tree.result is None else find_answer(tree)
@@ -373,17 +357,17 @@ def _settle_row(row: RunRow, tree: RunView | None) -> RunRow:
 
 
 def _list_running(runs: Sequence[RunRow]) -> list[RunRow]:
-    """The runs that run; where there is none, those that wait."""
+    """List the runs that run, or if none does, those that wait."""
     return [r for r in runs if r.status == "running"] or [r for r in runs if r.live]
 
 
 def _age_key(row: RunRow) -> tuple[float, str]:
-    """The order of the daemon's listing, oldest first."""
+    """The key by which the daemon's listing is sorted, here from the oldest on."""
     return row.created_at, row.id
 
 
 def _set_tree(state: Dashboard, run: RunView) -> Dashboard:
-    """Keep the run's tree as the newest. The oldest that nobody looks at are dropped."""
+    """Keep the run's tree as the newest. Above TREES_KEPT, drop old ones of runs that are over."""
     trees = {k: v for k, v in state.trees.items() if k != run.id} | {run.id: run}
     spare = [k for k, v in trees.items() if v.over and k not in (state.chosen, run.id)]
     for old in spare[: max(len(trees) - TREES_KEPT, 0)]:

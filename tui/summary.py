@@ -12,7 +12,7 @@ from flashedge.types import USUAL_POLICY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run of the listing. Its texts are literal, each in one line."""
+    """One run of the listing. Its texts are in one line each, with control characters visible."""
 
     id: str
     status: str
@@ -25,9 +25,9 @@ class RunRow:
     total_s: float | None = None
     position: int | None = None
     starts_in_s: float | None = None
-    """When it is expected to start, where that is known."""
+    """Seconds until it is expected to start. None where that is not known."""
     prediction: str = ""
-    """How long one of its paths is predicted to be, in words, where that is known."""
+    """The predicted length of its paths, in words. Empty where that is not known."""
 
     @property
     def live(self) -> bool:
@@ -57,7 +57,7 @@ def parse_run(data: Mapping[str, Any]) -> RunRow:
 
 
 def list_strategies(models: Mapping[str, Any]) -> tuple[str, ...]:
-    """The strategies among the models' names, `pair:strategy`, of the first pair."""
+    """List the strategies of the first pair, from the ids `pair:strategy` of the models."""
     pair, *names = [str(model["id"]) for model in models["data"]] or [""]
     own = f"{pair}:"
     return tuple(show_in_line(n.removeprefix(own)) for n in names if n.startswith(own))
@@ -73,9 +73,9 @@ class EngineStatus:
     owns_cards: bool = False
     """Whether the other engine runs on other cards, so that no memory is divided."""
     cards: tuple[str, ...] = ()
-    """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU."""
+    """The names of its cards in CUDA_VISIBLE_DEVICES. Empty on a CPU."""
     cache_hits: float | None = None
-    """Share of its prompts' tokens that the prefix cache had, in [0, 1]."""
+    """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None before any."""
 
     @property
     def kv_used(self) -> float:
@@ -85,28 +85,30 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """Medians and 90th percentiles of the last requests of a kind, chat or run."""
+    """(median, 90th percentile) of the last requests of one kind."""
 
     kind: str
+    """Such as chat, or run for searches."""
     requests: int
     first_token_s: tuple[float, float]
     token_s: tuple[float, float] | None
-    """Seconds for each further token, if a request had one."""
+    """Seconds for each further token. None if no request had one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
     state: str
     pair: str
-    """The one that was used last, else the default."""
+    """The loaded pair that was used last, else the default."""
     running: int
     queued: int
     kept: int | None
+    """How many runs the daemon's store has. None if it does not say."""
     detail: str
-    """What is wrong with the engines and what comes next. Empty if nothing is."""
+    """What is wrong with the engines, and what happens next. Empty if nothing is wrong."""
     policy: str
     boosts: str
-    """Rollouts of boosted runs: `5/8 rollouts`."""
+    """`5/8 rollouts`: boosted runs may have 5 of 8 rollouts in flight. Empty if they have none."""
     generator: EngineStatus
     verifier: EngineStatus
     latency: tuple[Latency, ...] = ()
@@ -120,7 +122,7 @@ class DaemonStatus:
 
     @property
     def generator_share(self) -> float | None:
-        """The generator's part of the KV memory that both engines share, in [0, 1], if they do."""
+        """The generator's part of the engines' KV memory, in [0, 1]. None if they share none."""
         if self.generator.owns_cards:
             return None
         both = self.generator.kv_quota_bytes + self.verifier.kv_quota_bytes
@@ -165,7 +167,7 @@ def _parse_latency(kinds: Mapping[str, Any]) -> tuple[Latency, ...]:
 
 
 def _describe_others(pairs: Mapping[str, Any]) -> tuple[str, ...]:
-    """`ollama 3.2 GiB` for each program, once even if several pairs list it."""
+    """`ollama 3.2 GiB` for each program on each card, once even if several pairs list it."""
     found = {}
     for user in (user for pair in pairs.values() for user in pair.get("card_users") or ()):
         name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")

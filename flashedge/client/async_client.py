@@ -34,11 +34,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
         """Yield (number, event) of the run's events, from the one after `after` to the terminal
-        one, in groups as they arrive, over one connection; `follow.follow` reconnects.
-
-        Raises the error that the daemon reports, DaemonError when the connection breaks, and
-        RunInterrupted when the daemon ended before the run did.
-        """
+        one, in groups as they arrive, over one connection; `follow.follow` reconnects. Raises the
+        error that the daemon reports, DaemonError when the connection breaks, and RunInterrupted
+        when the daemon ended before the run did."""
         last = after
         path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
         timeout = self._build_timeout(READ_TIMEOUT_S)

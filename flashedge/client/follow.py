@@ -21,10 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CANCEL_TIMEOUT_S = 5.0
-"""Longest time that a program which leaves waits for its run to be cancelled. Chosen by hand: a
-daemon that is alive answers in milliseconds."""
-
+CANCEL_TIMEOUT_S = 5.0  # chosen by hand: a daemon that is alive answers in milliseconds
 MIN_QUEUE_PAUSE_S = 0.05
 """Shortest pause after `queue_full`. Without it a Retry-After of 0 would make `retry` spin."""
 
@@ -87,11 +84,9 @@ async def follow(
     client: AsyncClient, run: str, policy: RetryPolicy, after: int = 0
 ) -> AsyncGenerator[tuple[Numbered, ...]]:
     """Yield (number, event) of the run's events, from the one after `after` to the terminal one, in
-    groups as they arrive. Reconnects when the connection breaks.
-
-    Raises RunInterrupted when the daemon ended before the run did, DaemonError when the daemon
-    stays away, and the error that the daemon reports, such as NotFound.
-    """
+    groups as they arrive. Reconnects when the connection breaks. Raises RunInterrupted when the
+    daemon ended before the run did, DaemonError when the daemon stays away, and the error that the
+    daemon reports, such as NotFound."""
     connection = Reconnection(policy, after)
     while True:
         try:
@@ -112,17 +107,15 @@ async def follow(
 async def retry(
     call: Callable[[], Awaitable[T]], policy: RetryPolicy, on_loss: Callable[[], None] | None = None
 ) -> T:
-    """Return the result of `call`, which is repeated while the queue is full, and by `policy` while
-    the daemon is away or its engine is dead.
-
-    `on_loss` is called at each DaemonError and EngineDead; the last one is raised in the end.
-    """
+    """Return the result of `call`. Repeat it while the queue is full, without limit, and after a
+    DaemonError or EngineDead by `policy`, whose last failure is raised. `on_loss` is called at each
+    of these failures."""
     connection = Reconnection(policy)
     while True:
         try:
             return await call()
         except QueueFull as error:
-            connection = Reconnection(policy)  # the daemon answered: a row of failures ends
+            connection = Reconnection(policy)  # the daemon answered: count failures anew
             pause_s = max(error.retry_after_s, MIN_QUEUE_PAUSE_S)
         except (DaemonError, EngineDead):
             if on_loss is not None:

@@ -38,9 +38,6 @@ Reply = TypeVar("Reply")
 _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
 
 
-# ---------------------------------------------------------------- requests
-
-
 def build_headers(*, api_key: str | None, name: str | None, program: str | None) -> dict[str, str]:
     """Build the headers of every request. name: of the client; the daemon lets clients take turns.
     program: the name of the program that the requests belong to. Raises RequestError for a name
@@ -86,9 +83,6 @@ def build_chat_body(
     }
     sendable: dict[str, Any] = make_sendable(body)
     return sendable
-
-
-# ---------------------------------------------------------------- server-sent events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +174,6 @@ def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
         )
 
 
-# ---------------------------------------------------------------- replies and errors
-
-
 def parse_json_object(response: httpx.Response) -> dict[str, Any]:
     """Parse the body of a response. Raises the error that it reports, or DaemonError when it is no
     JSON object."""
@@ -242,9 +233,6 @@ def explain_missing_end(run: str, status: object) -> DaemonError:
         f"run {run} was interrupted: the daemon stopped while it ran",
         hint=f"solve again; its events so far are kept: flashedge runs show {run}",
     )
-
-
-# ---------------------------------------------------------------- calls
 
 
 class Calls(Generic[Reply]):

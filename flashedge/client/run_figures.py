@@ -36,15 +36,10 @@ def collect_level_scores(view: RunView) -> tuple[LevelScores, ...]:
     )
 
 
-# ---------------------------------------------------------------- votes
-
-
 def collect_votes(view: RunView) -> tuple[Vote, ...]:
-    """Collect the run's votes, largest share first.
-
-    Before the result, answers count as equal only if they are spelled the same. The result also
-    groups answers that are mathematically equal, so its counts may be larger.
-    """
+    """Collect the run's votes, largest share first. Before the result, answers count as equal only
+    if they are spelled the same. The result also groups answers that are mathematically equal, so
+    its counts may be larger."""
     if view.result is not None:
         votes = [
             Vote(answer=str(v["answer"]), weight=float(v["weight"]), count=int(v["count"]))
@@ -109,9 +104,6 @@ def _votes_by_weight(view: RunView) -> bool:
     return bool(view.config.get("selection", "weighted") == "weighted")
 
 
-# ---------------------------------------------------------------- MCTS
-
-
 def is_mcts(view: RunView) -> bool:
     return view.config.get("strategy") == "mcts"
 
@@ -171,9 +163,6 @@ class MctsFigures:
             for name, x in zip("QP", (value, prior), strict=True)
         )
         return " ".join((f"N{count:<2}", *shown))
-
-
-# ---------------------------------------------------------------- work done and left
 
 
 def count_wanted_paths(view: RunView) -> int | None:

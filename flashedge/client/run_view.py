@@ -215,18 +215,14 @@ class RunView:
         return tuple(reversed(ids))
 
 
-# ---------------------------------------------------------------- the fold
-
 _GENERATED = ("tokens", "text", "scores", "score", "finish", "answer", "mean_logprob")
 _EMPTIED = MappingProxyType({f.name: f.default for f in fields(NodeView) if f.name in _GENERATED})
 """What a node has of a segment that was cancelled."""
 
 
 def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
-    """Return the view after `items`. An event that was folded before changes nothing.
-
-    Progress carries the number of the event before it, and is ignored once a later one was folded.
-    """
+    """Return the view after `items`. An event that was folded before changes nothing. Progress
+    carries the number of the event before it, and is ignored once a later one was folded."""
     draft = _ViewDraft(view)
     for seq, event in items:
         draft.apply(seq, event)
@@ -383,7 +379,6 @@ class _ViewDraft:
                     table[node] = value
 
     def _change(self, node: NodeId, **changes: Any) -> None:
-        """Change a node. One that the view does not know stays unknown."""
         now = self._now
         before = now.nodes.get(node)
         if before is None:

@@ -60,11 +60,9 @@ class Client(Calls[dict[str, Any]]):
 
     def solve(self, body: Mapping[str, Any]) -> Iterator[tuple[int, Event | Queued]]:
         """Start a run and follow it: `(0, Queued)` while it waits, then numbered events to the
-        terminal one.
-
-        The daemon cancels the run when this connection closes, as it does with the iterator, unless
-        the body says `detach`. After a break, the events that are left come over another one.
-        """
+        terminal one. If the connection breaks, the other events are fetched over a new one. Closing
+        the iterator closes the connection. Unless the body says `detach`, the daemon cancels a run
+        whose first connection has closed."""
         run: str | None = None
         last = 0
         try:

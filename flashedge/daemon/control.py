@@ -33,9 +33,7 @@ HELD_TIMEOUT_S = 10.0  # systemd starts the process; the lock is taken before th
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 """The command that runs a daemon. With -P a folder named flashedge where it starts is ignored."""
 
-CLI = "cli"
-"""The client name of the CLI's commands."""
-
+CLI = "cli"  # the client name of the CLI's commands
 _POLL_S = 0.1
 _SEE_LOG = "see its log: flashedge logs"
 
@@ -131,7 +129,7 @@ def wait_ready(
         if record is not None and process is not None and record.pid != process.pid:
             record = None  # another daemon was faster; ours will notice and end
         health = _read_health(config, record)
-        state = str(health.get("status"))
+        state, detail = str(health.get("status")), health.get("detail")
         if record is not None and state in ("ready", "degraded"):
             return record
         if record is not None and state == "unloaded" and not is_asked:
@@ -140,11 +138,10 @@ def wait_ready(
             is_asked = True
             continue
         if state in ("failed", "unloaded"):
-            detail = health.get("detail") or "no reason is known"
-            raise EngineError(f"the engines did not start: {detail}", hint=_SEE_LOG)
+            reason = detail or "no reason is known"
+            raise EngineError(f"the engines did not start: {reason}", hint=_SEE_LOG)
         if process is None and record is None and find_holder(config) is None:
             raise DaemonError("the daemon stopped while it was starting", hint=_SEE_LOG)
-        detail = health.get("detail")
         shown = f"{state}: {detail}" if detail else state
         on_state(shown if record is not None and "status" in health else "loading")
         time.sleep(_POLL_S)

@@ -21,9 +21,7 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, DaemonError
 
 log = logging.getLogger(__name__)
-LEAST_FREE_BYTES = 1 << 20
-"""Free disk space without which no daemon starts: room for its first log lines and small runs."""
-
+LEAST_FREE_BYTES = 1 << 20  # room for the first log lines and small runs of a daemon
 OUTPUT_BYTES = 5 << 20
 """Longest output file before it is emptied: as long as a file of the log (`process.LOG_BYTES`)."""
 

@@ -48,29 +48,20 @@ so none sends a request on a connection that is just being closed here, which wo
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
 LOG_BYTES = 5 << 20
 LOG_FILES = 4
-OUTPUT_TICKS = 100
-"""Ticks of uvicorn, ten a second, between two checks of the output's length."""
-
+OUTPUT_TICKS = 100  # ticks of uvicorn, ten a second, between two checks of the output's length
 ANSWER_TIMEOUT_S = 1.0  # another FlashEdge daemon answers /health in milliseconds
 INHERITED_OPTION = "--inherited"
-ERROR_MARK = "flashedge-daemon-error "
-"""What the line begins with by which a detached daemon reports its error as JSON."""
-
-App = Any
-"""A FastAPI application, whose class is too slow to import here."""
-
-MakeApp = Callable[[Config, bool], App]
-"""The bool: whether to load the default pair at once."""
+ERROR_MARK = "flashedge-daemon-error "  # the JSON of a detached daemon's error follows it
+App = Any  # a FastAPI application, whose class is too slow to import here
+MakeApp = Callable[[Config, bool], App]  # the bool: whether to load the default pair at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
-    """What a daemon passes on to the fresh process that replaces it, to give its memory back.
-
-    A process that has imported vLLM keeps some 700 MiB. The fresh one takes a tenth of that until a
+    """What a daemon passes on to the fresh process that replaces it, to give its memory back. A
+    process that has imported vLLM keeps some 700 MiB. The fresh one takes a tenth of that until a
     request needs a pair. The process id, the lock and the listening sockets stay, so no client is
-    refused: a connection made meanwhile waits for about a second.
-    """
+    refused: a connection made meanwhile waits for about a second."""
 
     listening: Sequence[int]
     """Descriptors of the listening sockets."""
@@ -107,13 +98,10 @@ def make_app(config: Config, load: bool) -> App:
 def serve(
     config: Config, make: MakeApp = make_app, inherited: Inherited | None = None
 ) -> Inherited | None:
-    """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded.
-
-    inherited: what the process that this one replaces has passed on. With it no pair is loaded
-    before a request needs one.
-    Returns what to pass on to a process that has to replace this one, or None when the daemon is
-    to end. Raises FlashEdgeError.
-    """
+    """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded. inherited: what
+    the process that this one replaces has passed on. With it no pair is loaded before a request
+    needs one. Returns what to pass on to a process that has to replace this one, or None when the
+    daemon is to end. Raises FlashEdgeError."""
     check_exposure(config)
     if inherited is None:
         prepare_state_dir(config)
@@ -264,11 +252,9 @@ def kill_children() -> None:
 
 def _build_server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:
     """Build a uvicorn server that ends the application before it waits for open connections, since
-    a stream ends only when its run does.
-
-    It stops after `idle_timeout_s` without a request. It also stops when the engines are due to be
-    unloaded; then `kept` holds descriptors by which another process can go on listening.
-    """
+    a stream ends only when its run does. It stops after `idle_timeout_s` without a request. It also
+    stops when the engines are due to be unloaded; then `kept` holds descriptors by which another
+    process can go on listening."""
     import uvicorn
 
     from flashedge.daemon.http_connection import HEADER_BYTES, HttpConnection

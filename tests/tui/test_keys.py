@@ -174,7 +174,7 @@ async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
         tree = app.query_one(BeamTree)
 
         def find(text: str) -> set[str]:
-            lines = [tree.line(i, 100).plain.split() for i in range(tree.count)]
+            lines = [tree.draw_line(i, 100).plain.split() for i in range(tree.count)]
             return {next((w for w in line if w[0] == "×"), "") for line in lines if text in line}
 
         whole, before = find("85+11=96."), tree.count
@@ -189,11 +189,11 @@ async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
         await pilot.press("escape")
         assert tree.count == before
         await pilot.press("home", "slash", *"24+24", "escape", "slash", *"22+24", "enter")
-        matches = [i for i in range(tree.count) if "22+24" in tree.line(i, 100).plain]
+        matches = [i for i in range(tree.count) if "22+24" in tree.draw_line(i, 100).plain]
         assert len(matches) > 2
         assert tree.cursor == matches[0]
         assert f"match 1 of {len(matches)}" in str(tree.border_title)
-        line = tree.line(tree.cursor, 100)
+        line = tree.draw_line(tree.cursor, 100)
         marked = {line.plain[s.start : s.end] for s in line.spans if "reverse" in str(s.style)}
         assert marked == {"22+24"}
         await pilot.press("n")
@@ -405,7 +405,7 @@ async def test_the_log_takes_the_steps_place_and_is_filtered_by_category() -> No
             await pilot.press("v")
         assert log.category == "all"
         assert "264 steps · 1 certainty" in str(log.border_subtitle)
-        drawn = [log.line(i, 80).plain[6:] for i in range(log.count)]
+        drawn = [log.draw_line(i, 80).plain[6:] for i in range(log.count)]
         assert "level 1: 16 scores, best 0.95, mean 0.95" in drawn
 
 
@@ -479,7 +479,7 @@ async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
         assert {n.status for n in run.nodes.values()} & {"generating", CUT} == {CUT}
         tree = app.query_one(BeamTree)
         await until(pilot, lambda: tree.count)
-        assert any("cut before its end" in str(tree.line(i, 80)) for i in range(tree.count))
+        assert any("cut before its end" in str(tree.draw_line(i, 80)) for i in range(tree.count))
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
 

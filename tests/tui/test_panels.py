@@ -150,7 +150,7 @@ async def test_problems_that_begin_alike_are_told_apart() -> None:
     rows.append(rig.summary("run-3", "finished", problem=rows[0]["problem"]))
     async with watching(rig.stored_items(), (120, 40), daemon=rig.FakeDaemon(*rows)) as (_, app):
         runs = app.query_one(RunList)
-        drawn = [runs.line(i, 74).plain for i in range(1, 5)]
+        drawn = [runs.draw_line(i, 74).plain for i in range(1, 5)]
         ends = [line[line.index("…") + 2 :][:12] for line in drawn]
         assert ends == [f"{number}4. The end." for number in (0, 1, 2, 0)]
         assert all(line[2:].startswith("done  Noa has 85…") for line in drawn)

@@ -1,4 +1,4 @@
-"""The shown run's answer, or the one that it would give now, what speaks against it, and votes."""
+"""The answer of the shown run, or its best so far, with warnings, and the votes for all answers."""
 
 from rich.text import Text
 
@@ -6,7 +6,7 @@ from flashedge.client.run_figures import compute_vote_shares, find_answer, list_
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
-from flashedge.tui.colours import DIM, SCALE, WARNING, draw_track, score_colour
+from flashedge.tui.colours import DIM, SCALE, WARNING, choose_score_colour, draw_track
 from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import (
     COMPACT,
@@ -25,7 +25,7 @@ CHOSEN = "★"
 
 LABEL, INTERIM = "Answer", "Best so far"
 _SHORT = 24
-"""Characters. A longer answer stands in lines of its own, below its figures."""
+"""Most characters of an answer beside its figures. A longer one has its own lines below them."""
 
 
 class AnswerPanel(Panel):
@@ -50,8 +50,8 @@ class AnswerPanel(Panel):
 
 
 def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) -> list[Text]:
-    """The answer, set off, and the figures that support it, in at most `height` lines, but always
-    two of a long answer."""
+    """Draw the answer and the figures that support it in at most `height` lines. Of a long answer
+    two lines are shown in any case."""
     text = show_in_line(answer)
     chip = Text(f" {text} ", style=f"bold reverse {SCALE[-1]}" if run.over else "bold reverse")
     figures = _list_figures(run, answer)
@@ -81,15 +81,12 @@ def _list_figures(run: RunView, answer: str) -> list[Text]:
     best = run.best if run.over else None
     score = run.nodes[best].score if best is not None else None
     if score is not None:
-        parts.append(Text(f"score {score:.2f}", style=score_colour(score)))
+        parts.append(Text(f"score {score:.2f}", style=choose_score_colour(score)))
     return parts
 
 
-# ---------------------------------------------------------------- votes
-
-
 def draw_votes(state: Dashboard, width: int, height: int) -> Text:
-    """How many paths gave each answer, its share of the vote, and which is chosen."""
+    """Draw how many paths gave each answer, its share of the vote, and which one is chosen."""
     run = state.shown
     shares = compute_vote_shares(run) if run is not None else ()
     if run is None or not shares:
@@ -100,7 +97,7 @@ def draw_votes(state: Dashboard, width: int, height: int) -> Text:
 
 
 def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> list[Text]:
-    """A header, and a line for each answer. The last line counts those that have no room."""
+    """Draw a header and a line for each answer. The last line counts those that have no room."""
     room = min(max([6, *(len(show_in_line(v.answer)) for v, _ in shares)]), max(width - 28, 8))
     track = max(width - room - 16, 4)
     rows = [Text(f"  {'answer':<{room}}  paths  {'share':>{track + 5}}", style=DIM)]
@@ -122,7 +119,7 @@ def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> l
 
 
 def draw_line(label: str, shares: Shares, chosen: str | None, width: int) -> Text:
-    """The chosen answer, as many others as the line holds, and how many are not shown."""
+    """Draw the chosen answer, as many others as fit into the line, and how many are left out."""
     parts = [
         Text(f"{_cut(vote.answer, 12)} ×{vote.count} {share:.0%}", style="not bold")
         for vote, share in shares

@@ -19,7 +19,7 @@ from flashedge.types import USUAL_POLICY
 
 
 def draw_status(state: Dashboard, width: int, address: str) -> Text:
-    """The replay, else the daemon, with its address where there is room for it."""
+    """Draw the state of the replay, else of the daemon, with its address if there is room."""
     name = Text("FlashEdge ", style="bold")
     lost, daemon = state.lost, state.daemon
     if state.replay is not None:
@@ -48,7 +48,7 @@ def draw_status(state: Dashboard, width: int, address: str) -> Text:
 
 
 def _stack(name: Text, parts: list[Text], width: int) -> Text:
-    """The name and the parts in one line; in more, where they have no room in it."""
+    """Draw the name and the parts in one line, or in several if they need more room."""
     return stack_lines(*wrap_parts([name, *parts], width, " · "))
 
 
@@ -60,11 +60,8 @@ def _draw_replay(replay: Replay) -> Text:
     return Text.assemble(speed, f" {replay.view.id} {draw_track(part, 12)} {at}")
 
 
-# ---------------------------------------------------------------- the filter
-
-
 class FilterLine(Input):
-    """Hidden until it is opened for a panel, which is filtered while the user types."""
+    """A field that is hidden until it is opened for a panel, which is filtered at each key."""
 
     def __init__(self) -> None:
         hint = "filter: enter keeps it, esc clears it"
@@ -97,18 +94,15 @@ class FilterLine(Input):
         panel.focus()
 
 
-# ---------------------------------------------------------------- keys
-
-
 class Command(NamedTuple):
     """What the user may do, by a key or in the command palette."""
 
     key: str
     word: str
-    """Its name in the last line, if it is there."""
+    """Its name in the screen's last line. Empty if it is not there."""
     action: str
     title: str
-    """Its name in the palette, if it is there."""
+    """Its name in the palette. Empty if it is not there."""
     help: str
 
 
@@ -129,7 +123,7 @@ COMMANDS = (
     Command("l", "", "log", "Log", "in place of the step, in a small terminal"),
 )
 KEYS = tuple((c.key, c.word, c.action) for c in COMMANDS if c.word)
-"""Those of the last line: key, word and action, the most useful ones first."""
+"""(key, word, action) of the commands in the last line, the most useful ones first."""
 
 
 class KeyBar(Widget):

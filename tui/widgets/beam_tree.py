@@ -20,22 +20,24 @@ from flashedge.types import NodeId
 
 BEST = "★"
 FOLLOW_FRAMES = 4
-"""Frames between two moves to the followed node, and between two layouts for new texts."""
+"""Frames between two moves to the followed node, and between two layouts for new texts. Chosen by
+hand: at each frame the panel would scroll too fast to be read."""
 
 _NO_RUN = RunView()
 _LEAST_TAIL = 12
-"""Cells: a shorter piece of a growing path's end is not worth showing."""
+"""Least cells for the end of a growing node's text. Fewer would not hold two words."""
 
 
-def group_key(run: RunView, node: NodeView) -> Hashable:
-    """Siblings with the same text share a line, also while they grow; so do those that were cut."""
+def find_group_key(run: RunView, node: NodeView) -> Hashable:
+    """The key by which siblings share a line: their text, even while they grow, or that all of them
+    were cut before they had any."""
     if node.status == "generating":
         return run.tails.get(node.id), run.growing.get(node.id)
     return node.text.strip() or (CUT if node.status == CUT else None)
 
 
 class BeamTree(LineList):
-    """The cursor stays on its node while lines are added and removed around it."""
+    """The shown run's tree. The cursor stays on its node while lines come and go around it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,enter", "switch", "Collapse", show=False),
@@ -56,19 +58,19 @@ class BeamTree(LineList):
         self.items: tuple[TreeLine, ...] = ()
         self._places: dict[NodeId, int] = {}
         self._matches: tuple[int, ...] = ()
-        """Lines that hold the filter's text."""
+        """Indices of the lines that match the filter."""
 
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
         self._figures: MctsFigures | None = None
-        self._shape: tuple[object, ...] = ()
-        """What decided the lines at the last layout."""
+        self._shape: tuple[object, ...] = (None,)
+        """What decided the lines at the last layout: children, collapsed, dropped, filter."""
 
         self._texts: tuple[object, object] = ({}, {})
         """Nodes and tails at the last layout."""
 
         self._frames = self._layout_frames = FOLLOW_FRAMES
-        """Frames since the last move and since the last layout."""
+        """Frames since the last move to the followed node, and since the last layout."""
 
         self._selected: NodeId | None = None
 
@@ -81,13 +83,11 @@ class BeamTree(LineList):
 
     @property
     def selected(self) -> NodeId | None:
-        """The cursor's node: on a line of several, the one that it came from."""
+        """The cursor's node. On a line of several nodes it is the one that was selected before."""
         if self.cursor >= len(self.items):
             return None
         line = self.items[self.cursor]
         return self._selected if self._selected in line.members else line.node
-
-    # ------------------------------------------------------------ drawing
 
     def show(self, state: Dashboard) -> None:
         run = state.shown or _NO_RUN
@@ -100,14 +100,14 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Lay out the lines again if the tree's shape changed, and draw the visible ones. New texts
-        may join lines; that waits for up to FOLLOW_FRAMES frames."""
+        """Draw the visible lines. Lay all out again if the tree's shape has changed, or if texts
+        have, which decide who shares a line, and the last layout is FOLLOW_FRAMES frames old."""
         run, selected = self._run, self.selected
         self._selected = selected
         self._best = frozenset(run.path(run.best))
         self._figures = MctsFigures(run) if run.rollouts else None
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
-        is_same = shape[1:] == self._shape[1:] and shape[0] is (self._shape or (None,))[0]
+        is_same = shape[0] is self._shape[0] and shape[1:] == self._shape[1:]
         if not is_same or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
             self.items = build_tree_lines(
@@ -115,7 +115,7 @@ class BeamTree(LineList):
                 collapsed=self._collapsed,
                 hidden=frozenset() if self.shows_dropped else DROPPED,
                 wanted=self.filter,
-                group=partial(group_key, run),
+                group=partial(find_group_key, run),
             )
             self._places = {m: i for i, line in enumerate(self.items) for m in line.members}
             self._matches = tuple(i for i, line in enumerate(self.items) if line.is_match)
@@ -145,13 +145,13 @@ class BeamTree(LineList):
 
     @property
     def _has_new_texts(self) -> bool:
-        """Whether texts changed since the last layout, and that was some frames ago."""
+        """Whether texts have changed since the last layout, FOLLOW_FRAMES frames ago or more."""
         nodes, tails = self._texts
         is_new = self._run.nodes is not nodes or self._run.tails is not tails
         return is_new and self._layout_frames >= FOLLOW_FRAMES
 
     def _find_target(self) -> NodeId | None:
-        """The followed node: the newest one, at the end the best path's."""
+        """Find the followed node: the newest one, or once the run is over, the best path's end."""
         run = self._run
         node = run.best if run.over else run.latest
         while node is not None and node not in self._places:
@@ -170,7 +170,7 @@ class BeamTree(LineList):
         parts += [f"{self.cursor + 1}/{len(self.items)}"] if self.items else []
         self.retitle(" · ".join(parts))
 
-    def line(self, index: int, width: int) -> Text:
+    def draw_line(self, index: int, width: int) -> Text:
         line = self.items[index]
         node = self._run.nodes[line.node]
         best = not self._best.isdisjoint(line.members)
@@ -213,10 +213,8 @@ class BeamTree(LineList):
         left = room - len(tokens) - 2
         return f"{tokens} …{tail[-left:]}" if tail and left > _LEAST_TAIL else tokens
 
-    # ------------------------------------------------------------ keys
-
     def set_filter(self, wanted: str) -> None:
-        """List the nodes that hold the text, with what leads to them, and go to the first."""
+        """List the nodes that match, with their ancestors, and go to the first match."""
         self.filter = wanted
         self.following = self.following and not wanted
         self.draw()
@@ -249,13 +247,13 @@ class BeamTree(LineList):
         self.action_fold(self.selected not in self._collapsed)
 
     def action_fold(self, shut: bool) -> None:
-        """Collapse the selected node, or its parent when it has nothing below; or expand it."""
+        """shut: collapse the selected node, or its parent if it has no children. Else expand it."""
         node, run = self.selected, self._run
         if node is None:
             return
         self.following = False
         if shut and not run.children.get(node):
-            node = run.nodes[node].parent or node
+            node = run.nodes[node].parent or node  # the root, 0, has no line
             if node in self._places:
                 self.put_cursor(self._places[node])
         self._collapsed = self._collapsed | {node} if shut else self._collapsed - {node}

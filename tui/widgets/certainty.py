@@ -1,4 +1,4 @@
-"""Certainty over the tokens spent; until there is one, best and mean score of each level."""
+"""A run's progress: its certainty over tokens, or before that, the scores of its levels."""
 
 import math
 
@@ -41,7 +41,7 @@ class CertaintyPanel(Panel):
         if run is None:
             self.retitle(TITLE)
             return dim_line(TITLE if height < 2 else "", "no run")
-        known = _known_points(run)
+        known = _list_points(run)
         if height < 5 or width < 24:  # no room for a chart
             return _draw_line(state, run, width)
         progress = [Text(part, style="bold") for part in _list_progress(state, run)]
@@ -69,12 +69,12 @@ class CertaintyPanel(Panel):
         return stack_lines(*head, *done, *limits)
 
 
-def _known_points(run: RunView) -> list[tuple[int, float]]:
+def _list_points(run: RunView) -> list[tuple[int, float]]:
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
 
 
 def _list_progress(state: Dashboard, run: RunView) -> list[str]:
-    """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
+    """`level 7 · 0/16 paths · 12 s`, and the time left where that can be estimated."""
     elapsed_s, row = state.shown_elapsed_s, state.chosen_row
     if run.state == "waiting":
         known = "" if row is None else describe_wait(row.position, row.starts_in_s)
@@ -91,7 +91,7 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
 
 
 def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
-    """The whole panel in one line. The bars of the levels take what the figures leave."""
+    """Draw the whole panel in one line. The levels' bars get the cells that its text leaves."""
     last = run.certainty[-1] if run.certainty else None
     if last is not None and last.certainty is not None:
         stop = [f"{EXIT} {run.exit.reason.replace('_', ' ')}"] if run.exit else []
@@ -120,7 +120,7 @@ def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
 
 
 def _summarize(run: RunView, width: int) -> list[Text]:
-    """The certainty, and why the run stopped early or did not."""
+    """List the last certainty, and why the run stopped early or did not."""
     last, parts = run.certainty[-1], []
     if run.exit is not None:
         parts.append(Text(f"{EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold"))
@@ -135,22 +135,20 @@ def _summarize(run: RunView, width: int) -> list[Text]:
 
 
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
-    """A column for each level: ◆ its best score, ● its mean; below them the last level's figures.
-
-    The axis begins at the tenth below the lowest of them.
-    """
+    """Draw a column for each level, ◆ its best score and ● its mean, and below the last level's
+    figures. The axis begins at the tenth below the lowest mean, at most at 0.8, and ends at 1."""
     rows, room = max(height - 2, 1), width - _AXIS
     cells = min(max(room // len(levels), 1), 6)
     shown = levels[-(room // cells) :]
     floor = min(math.floor(min(level.mean for level in shown) * 10) / 10, 0.8)
     grid = [[(" ", "")] * (len(shown) * cells) for _ in range(rows)]
 
-    def row_of(score: float) -> int:
+    def find_row(score: float) -> int:
         return round((1 - clamp((score - floor) / (1 - floor))) * (rows - 1))
 
     for place, level in enumerate(shown):
         at = place * cells
-        top, low = row_of(level.best), row_of(level.mean)
+        top, low = find_row(level.best), find_row(level.mean)
         for row in range(top, low + 1):
             grid[row][at] = ("│", DIM)
         grid[low][at + (cells > 1 and top == low)] = (MEAN, SCALE[0])
@@ -171,30 +169,31 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
 
 
 def draw_chart(run: RunView, width: int, height: int) -> list[Text]:
-    """A step line of the certainty from 0 to 1, tokens to the right."""
-    points, columns, rows = _known_points(run), width - _AXIS, height - 1
+    """Draw the certainty, from 0 to 1, as a step line over the run's tokens. It takes two lines at
+    least, even if `height` is less."""
+    points, columns, rows = _list_points(run), width - _AXIS, max(height - 1, 1)
     span = max(run.tokens, points[-1][0], 1)
     grid = [[" "] * columns for _ in range(rows)]
 
-    def row_of(value: float) -> int:
+    def find_row(value: float) -> int:
         return round((1 - clamp(value)) * (rows - 1))
 
     for limit in find_thresholds(run.config).values():
-        grid[row_of(limit)] = [THRESHOLD] * columns
+        grid[find_row(limit)] = [THRESHOLD] * columns
     places = [min(int(t / span * (columns - 1)), columns - 1) for t, _ in points]
     for i, (_, value) in enumerate(points):
         end = places[i + 1] if i + 1 < len(points) else columns - 1
         for column in range(places[i], end + 1):
-            grid[row_of(value)][column] = "━"
+            grid[find_row(value)][column] = "━"
         if i:
-            low, high = sorted((row_of(points[i - 1][1]), row_of(value)))
+            low, high = sorted((find_row(points[i - 1][1]), find_row(value)))
             for row in range(low, high + 1):
                 grid[row][places[i]] = "┃"
-        grid[row_of(value)][places[i]] = "●"
+        grid[find_row(value)][places[i]] = "●"
     if run.exit is not None:
         column = min(int(run.exit.tokens / span * (columns - 1)), columns - 1)
-        grid[row_of(points[-1][1])][column] = EXIT
-    labels = {0: "1.0", rows - 1: "0.0", (rows - 1) / 2: "0.5"}  # the middle has a row, or not
+        grid[find_row(points[-1][1])][column] = EXIT
+    labels = {0: "1.0", rows - 1: "0.0", (rows - 1) / 2: "0.5"}  # no row has 0.5 if `rows` is even
     lines = (("".join(cells), SCALE[-1]) for cells in grid)
     texts = [Text.assemble(_draw_label(labels.get(i)), line) for i, line in enumerate(lines)]
     return [*texts, Text(f"    └0{f'{span:,} tokens':>{columns - 1}}", style=DIM)]

@@ -26,7 +26,7 @@ DEFAULT_SEARCH = "beam-16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A problem to submit, as it was typed."""
+    """A problem to submit, as it was typed. Seed, time limit and pair may be empty."""
 
     problem: str = ""
     search: str = DEFAULT_SEARCH
@@ -36,7 +36,7 @@ class Draft:
     pair: str = ""
 
     def build_body(self) -> dict[str, Any]:
-        """The body of a run. Raises ValueError with what is wrong."""
+        """Build the body for /v1/runs. Raises ValueError, whose text tells users what is wrong."""
         match = _SEARCH.match(self.search)
         if not self.problem:
             raise ValueError("Type a problem first.")
@@ -117,10 +117,8 @@ class Help(ModalScreen[None]):
 
 
 class Submit(ModalScreen[Draft | None]):
-    """Asks for a problem and a search. Its result is what was typed, or None.
-
-    draft, error: what to begin with, after the daemon refused it; pair: the default, as a hint.
-    """
+    """Asks for a problem and a search. Its result is what was typed, or None if it was closed.
+    draft, error: what the daemon has refused, and why, or None; pair: the default, as a hint."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Close"),
@@ -139,11 +137,13 @@ class Submit(ModalScreen[Draft | None]):
         with Box("Submit a problem", "ctrl+s or F2 submits · tab next field · esc closes"):
             yield Static("Problem", classes="field-name", markup=False)
             yield TextArea(show_literally(draft.problem), id="problem-field", tab_behavior="focus")
-            yield from _field("Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths")
-            yield OptionList(*map(_option, self._strategies), id="strategies")
-            yield from _field("Seed", "seed", draft.seed, "0")
-            yield from _field("Time limit", "limit_s", draft.limit_s, "none; in seconds")
-            yield from _field("Pair", "pair", draft.pair, self._pair or "the daemon's")
+            yield from _add_field(
+                "Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths"
+            )
+            yield OptionList(*map(_build_option, self._strategies), id="strategies")
+            yield from _add_field("Seed", "seed", draft.seed, "0")
+            yield from _add_field("Time limit", "limit_s", draft.limit_s, "none; in seconds")
+            yield from _add_field("Pair", "pair", draft.pair, self._pair or "the daemon's")
             yield Static(show_literally(self._error), id="wrong", markup=False)
             yield Button(Content("Submit"), id="send", compact=True)
 
@@ -152,7 +152,7 @@ class Submit(ModalScreen[Draft | None]):
 
     @on(OptionList.OptionSelected)
     def _pick_strategy(self, event: OptionList.OptionSelected) -> None:
-        """Put the strategy into the search field, with the n that stands there."""
+        """Put the strategy into the search field, and keep the number that stands there."""
         line = self.query_one("#search", Input)
         match = re.search(r"\d+$", line.value)
         line.value = f"{event.option_id}-{match[0] if match else 16}"
@@ -174,7 +174,7 @@ class Submit(ModalScreen[Draft | None]):
             self.dismiss(draft)
 
 
-def _field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
+def _add_field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
     with Horizontal(classes="field"):
         yield Static(name, classes="field-name", markup=False)
         yield Input(
@@ -186,7 +186,7 @@ def _field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
         )
 
 
-def _option(name: str) -> Option:
+def _build_option(name: str) -> Option:
     text = Text.assemble(
         f"{name:<20} ", (STRATEGIES.get(name, "a program of your own"), DIM), no_wrap=True
     )
@@ -195,7 +195,7 @@ def _option(name: str) -> Option:
 
 
 class AskLine(ModalScreen[str | None]):
-    """Asks for one line of text. Its result is the text, or None."""
+    """Asks for one line of text. Its result is the text, or None if it is empty or was closed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
 
@@ -214,7 +214,7 @@ class AskLine(ModalScreen[str | None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks a question. run: the one that it is about, if any."""
+    """Asks a question. Its result is the answer. run: the id of the run in question, if any."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "Yes"),

@@ -22,7 +22,7 @@ CURSOR = "▸"
 
 
 class LineList(LiteralTitles, ScrollView, can_focus=True):
-    """Subclasses set what stands in the lines (`items`) and draw one of them (`line`)."""
+    """Subclasses set `items`, one for each line, and draw a line in `draw_line`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -47,19 +47,17 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
 
     @property
     def empty(self) -> str:
-        """What stands in place of the lines when there are none."""
+        """The text that is shown if there are no lines."""
         raise NotImplementedError
 
     @property
     def is_marked(self) -> bool:
-        """Whether the line of the cursor has a mark."""
+        """Whether the cursor's line is marked with CURSOR."""
         return True
 
-    def line(self, index: int, width: int) -> Text:
+    def draw_line(self, index: int, width: int) -> Text:
         """Draw the line of `items[index]` in `width` cells."""
         raise NotImplementedError
-
-    # ------------------------------------------------------------ drawing
 
     def update_lines(self) -> None:
         self.cursor = min(self.cursor, max(self.count - 1, 0))
@@ -76,7 +74,7 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         else:
             marked = index == self.cursor and self.is_marked
             text = Text(CURSOR if marked else " ", no_wrap=True)
-            text.append_text(self.line(index, width - 1))
+            text.append_text(self.draw_line(index, width - 1))
         strip = Strip(show_text(text).render(self.app.console, "")).simplify()
         strip = strip.adjust_cell_length(width, None)
         if index == self.cursor and index < self.count and self.has_focus:
@@ -84,8 +82,6 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         return strip.apply_style(self.rich_style)
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--cursor"}
-
-    # ------------------------------------------------------------ the cursor
 
     @property
     def is_in_sight(self) -> bool:
@@ -100,7 +96,7 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         self.refresh()
 
     def _place_bar(self) -> None:
-        """A scroll bar that has just appeared doesn't know yet how far the lines are scrolled."""
+        """Tell a scroll bar that has just appeared how far the lines are scrolled."""
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.position = self.scroll_y
 
@@ -127,15 +123,13 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         self.put_cursor(self.cursor)
 
 
-# ---------------------------------------------------------------- events
-
-_LOUD = ("run", "errors")
+_LOUD = ("run", "errors")  # categories in bold
 FILTERS = ("all", *CATEGORIES)
 
 
 class EventLogPanel(LineList):
-    """The shown run's events, the newest last. It stays at its end until the cursor is moved away
-    from it."""
+    """The shown run's events, the newest last. The cursor stays on the last line, unless it was
+    moved to another."""
 
     def __init__(self) -> None:
         super().__init__(id="log")
@@ -175,7 +169,7 @@ class EventLogPanel(LineList):
         filters = f"{summary} · v filters" if summary else "v filters"
         self.retitle(f"Events · {shown}", filters)
 
-    def line(self, index: int, width: int) -> Text:
+    def draw_line(self, index: int, width: int) -> Text:
         entry = self.items[index]
         text = Text(f"{entry.seq:>5} ", style=DIM)
         text.append(entry.text, style="bold" if entry.category in _LOUD else "")

@@ -9,13 +9,13 @@ from flashedge.tui.colours import DIM, SCALE, WARNING, draw_meter, draw_sparklin
 from flashedge.tui.device import DeviceSample
 from flashedge.tui.state import Dashboard
 from flashedge.tui.summary import DaemonStatus, EngineStatus
-from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, plain, stack_lines
+from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, stack_lines, thin
 
 _QUIET = 0.05
-"""An engine that uses less than this share of its KV memory has little to show."""
+"""While both engines are ready and use less than this share of their KV memory, it has one line."""
 
 _FULL = 0.8
-"""From this share on, an engine's KV memory takes a line of a small terminal."""
+"""A small terminal shows the KV memory only if an engine uses this share of it, or is not ready."""
 
 
 def build_machine_panels() -> tuple[Panel, ...]:
@@ -27,11 +27,8 @@ def build_machine_panels() -> tuple[Panel, ...]:
     )
 
 
-# ---------------------------------------------------------------- tokens
-
-
 def draw_rates(state: Dashboard, width: int, height: int) -> Text:
-    """Tokens and goodput per second: tokens of nodes that the searches keep."""
+    """Draw the tokens per second of all nodes, and of those that the searches keep (goodput)."""
     rates, now = state.rates, state.current_rate
     generated, kept = (
         (f"{now.tokens_per_s:,.0f}", f"{now.goodput_per_s:,.0f}") if now else ("–", "–")
@@ -52,11 +49,8 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
     )
 
 
-# ---------------------------------------------------------------- latency
-
-
 def draw_latency(state: Dashboard, width: int, height: int) -> Text:
-    """How fast the last requests were, and the prefix cache's hits; nothing without requests."""
+    """Draw how fast the last requests were, and the prefix cache's hits. Empty without requests."""
     latency = state.daemon.latency if state.daemon is not None else ()
     named = [("search" if one.kind == "run" else one.kind, one) for one in latency]
     first = [(name, one.first_token_s) for name, one in named]
@@ -88,9 +82,6 @@ def _draw_times(
     return label_line(label, " · ".join(parts))
 
 
-# ---------------------------------------------------------------- KV memory
-
-
 def _hides_memory(state: Dashboard, is_small: bool) -> bool:
     engines = _list_engines(state.daemon)
     return is_small and all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
@@ -105,11 +96,11 @@ def draw_memory(state: Dashboard, width: int, height: int) -> Text:
     if height > 1 and not idle:
         return stack_lines(
             *(_draw_engine(name, engine, width) for name, engine in engines),
-            label_line("KV split", plain(_draw_split(daemon, max(width - LABEL_CELLS - 10, 4)))),
+            label_line("KV split", thin(_draw_split(daemon, max(width - LABEL_CELLS - 10, 4)))),
         )
     cells = 8 if width > 60 else 0
     parts = [_draw_briefly(name, engine, cells) for name, engine in engines]
-    return label_line("KV", *map(plain, (*parts, _draw_split(daemon, cells))))
+    return label_line("KV", *map(thin, (*parts, _draw_split(daemon, cells))))
 
 
 def _list_engines(daemon: DaemonStatus | None) -> tuple[tuple[str, EngineStatus], ...]:
@@ -118,7 +109,7 @@ def _list_engines(daemon: DaemonStatus | None) -> tuple[tuple[str, EngineStatus]
 
 
 def _draw_briefly(name: str, engine: EngineStatus, cells: int) -> Text:
-    """`gen ███░░  44%`, without the bar where there are no cells for it."""
+    """`gen ███░░  44%`, in which the bar has `cells` cells, or is left out if that is 0."""
     if engine.state != "ready":
         return Text.assemble(f"{name[:3]} ", (f"{engine.state}  ", f"bold {WARNING}"))
     bar = Text.assemble(draw_meter(engine.kv_used, cells), " ") if cells else Text()
@@ -134,7 +125,7 @@ def _draw_engine(name: str, engine: EngineStatus, width: int) -> Text:
 
 
 def _draw_split(daemon: DaemonStatus, width: int) -> Text:
-    """`G███▒▒V 66:34`, or `split 66:34` in 0 cells: the generator's part and the verifier's."""
+    """`G███▒▒V 66:34`: the generator's part and the verifier's. `split 66:34` if `width` is 0."""
     share = daemon.generator_share
     if daemon.generator.owns_cards:
         return Text("each on its own cards", style=DIM)
@@ -148,11 +139,8 @@ def _draw_split(daemon: DaemonStatus, width: int) -> Text:
     return Text.assemble("G", *bar, ("V", "bold"), ratio, style="bold")
 
 
-# ---------------------------------------------------------------- devices
-
-
 def draw_devices(state: Dashboard, width: int, height: int) -> Text:
-    """Utilization and memory; power and temperature where the device reports them."""
+    """Draw utilization and memory, and power and temperature where the device reports them."""
     devices = state.devices
     if not devices:
         return dim_line("Device", "…")
@@ -176,17 +164,17 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
 
 
 def _draw_used(label: str, part: float, figures: str, width: int, longest: int = 0) -> Text:
-    """A meter and its figures. longest: characters of the longest figures in lines that belong
-    together, so that their meters are as long."""
+    """Draw a meter and its figures. longest: characters of the longest figures among lines whose
+    meters are to have one length."""
     room = max(width - LABEL_CELLS - max(len(figures), longest), 4)
-    return label_line(label, plain(draw_meter(part, room)), figures)
+    return label_line(label, thin(draw_meter(part, room)), figures)
 
 
 def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[Text]:
-    """A line for each card. The last line counts those that have no room."""
+    """Draw a line for each card. The last line counts those that have no room."""
     if height < 2:
         figures = "  ".join(
-            f"{_name(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
+            f"{_name_card(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
             for card in cards
         )
         return [label_line("Device", figures)]
@@ -200,10 +188,10 @@ def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[
 def _draw_card(card: DeviceSample, width: int) -> Text:
     """`GPU 1      ███▌     87%  20.1 GiB of 23.6 GiB  320/450 W  61 °C`."""
     figures = f" {card.utilization:>4.0%}  {_format_memory(card)}  {_format_power(card)}".rstrip()
-    return _draw_used(_name(card), card.utilization, figures, width)
+    return _draw_used(_name_card(card), card.utilization, figures, width)
 
 
-def _name(card: DeviceSample) -> str:
+def _name_card(card: DeviceSample) -> str:
     return f"GPU {card.label}"[:10]
 
 
@@ -216,7 +204,7 @@ def _format_memory(device: DeviceSample) -> str:
 
 
 def _format_power(device: DeviceSample) -> str:
-    """`512/700 W  61 °C`, or what the device reports of it."""
+    """`512/700 W  61 °C`, without what the device does not report."""
     parts = []
     if device.power_w is not None:
         limit = f"/{device.power_limit_w:.0f}" if device.power_limit_w is not None else ""

@@ -1,8 +1,8 @@
-"""What all panels share: literal titles, and panels of text that are as high as what they say.
+"""What all panels share: literal titles, and panels that are as high as their text.
 
-No text acts on the dashboard: it is never markup, and control characters are visible. Widgets show
-foreign text by `show_literally` and `show_in_line`; `LiteralTitles` and `ActingFilter` hold for all
-of them.
+No text acts on the dashboard: it is never markup, and its control characters are visible. Widgets
+show foreign text by `show_literally` and `show_in_line`, and titles as LiteralTitles. ActingFilter
+drops what one of them forgot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,31 +21,28 @@ from flashedge.tui.colours import DIM
 from flashedge.tui.state import Dashboard
 
 COMPACT = "-narrow"
-"""The screen's class in a terminal where panels are lines without frames."""
+"""The CSS class of the screen in a narrow terminal, where panels are lines without frames."""
 
 SHORT = "-short"
-"""Its class in a terminal of few lines."""
+"""The CSS class of the screen in a terminal of few lines."""
 
 _DROPPED: Mapping[int, str | None] = {
     **dict.fromkeys((*ACTING, ord("\t"), ord("\n"))),
     **dict.fromkeys(HALVES, "�"),
 }
-"""What takes the place of a character. A line keeps its width: only the halves have one."""
+"""None drops a character. Lone surrogates are replaced, since they count as a cell of the line."""
 
 _CONSOLE = LiteralConsole(width=80)
 
 
 class LiteralTitles:
-    """A widget whose titles are text, where Textual reads markup.
-
-    A mixin before the widget's own class: Textual inherits styles from the first base that is a
-    widget.
-    """
+    """A widget whose titles are text, where Textual reads markup. A mixin that stands before the
+    widget's class: Textual inherits styles from the first base that is a widget."""
 
     _titles: tuple[str, str] = ("", "")
 
     def retitle(self, title: str, subtitle: str = "") -> None:
-        """Set the titles if they changed: setting one draws the widget and all its parts again."""
+        """Set the titles that changed: setting one redraws the widget and all its parts."""
         before, self._titles = self._titles, (title, subtitle)
         for name, old, new in zip(("title", "subtitle"), before, self._titles, strict=True):
             if old != new:
@@ -58,7 +55,7 @@ class LiteralTitles:
 
 
 class ActingFilter(LineFilter):
-    """Drops what acts from a line of the screen: the last step before the terminal."""
+    """Drops control characters from the screen's lines, in the last step before the terminal."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -72,7 +69,7 @@ Draw = Callable[[Dashboard, int, int], Text]
 
 
 class Panel(LiteralTitles, Widget):
-    """Text that `draw` makes of the state. Redrawn only when it differs."""
+    """A panel with the text that `draw` makes of the state, refreshed only if the text changes."""
 
     def __init__(
         self,
@@ -82,8 +79,8 @@ class Panel(LiteralTitles, Widget):
         title: str = "",
         is_quiet: Callable[[Dashboard, bool], bool] = lambda state, is_small: False,
     ) -> None:
-        """is_quiet: whether the panel takes no line, which may depend on whether the terminal is
-        small."""
+        """is_quiet: gets the state and whether the terminal is narrow, and tells whether to hide
+        the panel."""
         super().__init__(id=id)
         self.retitle(title)
         self._draw_text, self._is_quiet = draw, is_quiet
@@ -115,20 +112,17 @@ class Panel(LiteralTitles, Widget):
 class PanelGroup(LiteralTitles, Vertical): ...
 
 
-# ---------------------------------------------------------------- lines
-
-
 def shorten(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def plain(text: Text | str) -> Text:
-    """The text without the bold style of the line that it becomes a part of."""
+def thin(text: Text | str) -> Text:
+    """Keep the text from taking on the bold style of a line that it becomes a part of."""
     return Text.assemble(text, style="not bold")
 
 
 def stack_lines(*parts: Text) -> Text:
-    """One below the other, none wrapped."""
+    """Join lines of text, each below the one before. None is wrapped."""
     text = Text("\n", no_wrap=True, overflow="ellipsis").join(parts)
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
@@ -138,7 +132,7 @@ LABEL_CELLS = 11
 
 
 def label_line(label: str, *parts: str | Text) -> Text:
-    """`label` in LABEL_CELLS cells, then the parts."""
+    """Make a line of the label, in LABEL_CELLS cells, and the parts."""
     text = Text(f"{label:<{LABEL_CELLS}}", style="bold", no_wrap=True, overflow="ellipsis")
     for part in parts:
         text.append_text(part if isinstance(part, Text) else Text(part, style="not bold"))
@@ -146,12 +140,12 @@ def label_line(label: str, *parts: str | Text) -> Text:
 
 
 def dim_line(label: str, text: str) -> Text:
-    """The label, and in place of figures why there are none."""
+    """Make a line of the label and, in place of figures, why there are none."""
     return label_line(label, Text(text, style=f"not bold {DIM}"))
 
 
 def wrap_parts(parts: Sequence[Text], width: int, gap: str = "  ") -> list[Text]:
-    """The parts in as many lines as they need. One that is longer than a line is wrapped."""
+    """Lay out the parts in as many lines as they need. Wrap a part that is longer than a line."""
     lines: list[Text] = []
     for part in parts:
         if lines and lines[-1].cell_len + len(gap) + part.cell_len <= width:

@@ -29,19 +29,19 @@ STATUS = {
 }
 
 LEAST_PROBLEM = 28
-"""Cells that the problem has at least: figures are left off for it, the least telling first."""
+"""Least cells of a problem. Columns are left off for it, in the order of `_SPARE`."""
 
 _COLUMNS = ("search", "progress", "tokens", "rate", "elapsed")
 _SPARE = ("rate", "search", "tokens")
-"""Columns in the order in which they are left off."""
+"""Columns that can be left off, the least important first."""
 
 _GAP = 2
 _KEPT_BEGIN = 12
-"""Cells of a problem's beginning that stay when its middle is left out."""
+"""Most cells of a problem's beginning that stay when its middle is left out."""
 
 
 class RunList(LineList):
-    """It marks the run that the other panels show, unless a filter hides that one."""
+    """The runs. The mark is at the run that the other panels show, unless a filter hides it."""
 
     @dataclass
     class Chosen(Message):
@@ -127,7 +127,7 @@ class RunList(LineList):
             title += f" of {kept}"
         self.retitle(title + (f" · /{self.filter}" if self.filter else ""))
 
-    def line(self, index: int, width: int) -> Text:
+    def draw_line(self, index: int, width: int) -> Text:
         run, cells = self.items[index], self._cells[index]
         mark = STATUS.get(run.status, ("?", ""))[0]
         line = Text(f"{mark} {_name_status(run):<{self._word_width}}  ", "bold" if run.live else "")
@@ -142,7 +142,7 @@ class RunList(LineList):
                 padded = f"{text:<{size}}" if name == "progress" else f"{text:>{size}}"
                 style = DIM if name != "progress" else "" if run.live else "bold"
                 figures.append(" " * _GAP if figures else "").append(padded, style)
-        taken = max(_measure(shown), self._wait_width)
+        taken = max(_sum_cells(shown), self._wait_width)
         room -= taken + (search and search + _GAP) + _GAP
         line.append_text(self._draw_problem(run, max(room, 8)))
         line.append(f"{'':{_GAP}}{cells['search']:<{search}}" if search else "")
@@ -151,7 +151,7 @@ class RunList(LineList):
         return line
 
     def _draw_problem(self, run: RunRow, room: int) -> Text:
-        """The problem's beginning; where another one begins alike, from where they differ."""
+        """Draw the problem's beginning, or the part that differs if another one begins alike."""
         text, same = run.problem, self._shared.get(run.problem, 0)
         if len(text) > room and same > room - _KEPT_BEGIN:
             begin = text.rfind(" ", 0, same) + 1
@@ -161,11 +161,11 @@ class RunList(LineList):
         return shown
 
     def _fit_columns(self, width: int) -> tuple[int, dict[str, int]]:
-        """The width of the search, 0 without it, and of the columns to its right."""
+        """Find (the width of the search, 0 if left off; the widths of the columns to its right)."""
         shown = {name: size for name, size in self._sizes.items() if size}
         search = shown.pop("search", 0)
         for name in _SPARE:
-            taken = max(_measure(shown), self._wait_width) + (search and search + _GAP) + _GAP
+            taken = max(_sum_cells(shown), self._wait_width) + (search and search + _GAP) + _GAP
             if width - taken >= LEAST_PROBLEM:
                 break
             search = 0 if name == "search" else search
@@ -173,20 +173,20 @@ class RunList(LineList):
         return search, shown
 
     def _list_cells(self, run: RunRow) -> Mapping[str, str]:
-        """The figures of a row, by column. One without a figure in any row takes no room."""
+        """List the figures of a row, by column. A column that is empty in all rows has no cells."""
         search = {"search": f"{shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"}
         if run.position is not None:
             return search
-        tree, elapsed_s = self._state.trees.get(run.id), self._state.elapsed_s(run)
+        tree, elapsed_s = self._state.trees.get(run.id), self._state.find_elapsed_s(run)
         cells = {**search, "elapsed": "" if elapsed_s is None else format_seconds(elapsed_s)}
         if not run.live:
             answer = "" if run.answer is None else f"= {shorten(run.answer, 18)}"
-            return {**cells, "progress": answer, "tokens": _count(run.tokens)}
+            return {**cells, "progress": answer, "tokens": _format_count(run.tokens)}
         tokens = tree.all_tokens if tree is not None else run.tokens
-        rate = self._state.run_rate(run.id) if tree is not None else None
+        rate = self._state.compute_run_rate(run.id) if tree is not None else None
         per_s = f"{rate:,.0f}/s" if rate else ""
         paths = _draw_paths(run, tree)
-        return {**cells, "progress": paths, "tokens": _count(tokens), "rate": per_s}
+        return {**cells, "progress": paths, "tokens": _format_count(tokens), "rate": per_s}
 
 
 def _name_status(run: RunRow) -> str:
@@ -196,18 +196,18 @@ def _name_status(run: RunRow) -> str:
 
 
 def _describe_start(run: RunRow) -> str:
-    """`in about 9 s` for a run that waits: its status tells its place."""
+    """`in about 9 s` for a run that waits. Its place stands in its status."""
     wait = "" if run.position is None else describe_wait(None, run.starts_in_s)
     return wait.removeprefix("starts ")
 
 
-def _measure(columns: Mapping[str, int]) -> int:
+def _sum_cells(columns: Mapping[str, int]) -> int:
     return sum(columns.values()) + _GAP * max(len(columns) - 1, 0)
 
 
 @lru_cache(maxsize=1)
 def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
-    """How many characters each problem has in common with the one that is most like it."""
+    """Count the characters with which each problem and any other one begin alike, at most."""
     shared: dict[str, int] = {}
     for text, other in pairwise(sorted(problems)):
         same = len(commonprefix((text, other)))  # noqa: RUF071 (of characters)
@@ -217,8 +217,8 @@ def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
 
 
 def _draw_paths(run: RunRow, tree: RunView | None) -> str:
-    """`L7 3/16`, and the certainty `C.83` once there is one; `r 5/16 P4` with rollouts in
-    flight."""
+    """`L7 3/16`, level and paths, then the certainty `C.83` if there is one. For MCTS `r 5/16 P4`:
+    5 of 16 rollouts have ended, 4 are in flight."""
     if tree is None:
         return ""
     if is_mcts(tree):
@@ -231,7 +231,7 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
     return paths if last is None else f"{paths} C{last:.2f}".replace("C0.", "C.")
 
 
-def _count(tokens: int | None) -> str:
+def _format_count(tokens: int | None) -> str:
     if not tokens:
         return ""
     return f"{tokens / 1000:.1f}k" if tokens >= 10_000 else f"{tokens}"

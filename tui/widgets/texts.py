@@ -1,4 +1,4 @@
-"""Panels that scroll a text: the problem, the path of its answer, and the marked step."""
+"""Panels that scroll a text: the problem, the path of its answer, and the selected step."""
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,14 +10,14 @@ from flashedge.client.run_view import NodeView, RunView
 from flashedge.client.words import format_count
 from flashedge.console import show_text
 from flashedge.literal import show_in_line, show_literally
-from flashedge.tui.colours import DIM, score_colour
+from flashedge.tui.colours import DIM, choose_score_colour
 from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import COMPACT, SHORT, LiteralTitles
 from flashedge.types import NodeId
 
 
 class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
-    """Arrow keys scroll it when it is focused."""
+    """A panel whose text the arrow keys scroll while it has the focus."""
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id=id)
@@ -28,14 +28,14 @@ class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
     def compose(self) -> ComposeResult:
         yield self._words
 
-    def has_changed(self, *shown: object) -> bool:
-        """Whether it shows something else than at the last call."""
+    def remember_drawn(self, *shown: object) -> bool:
+        """Remember what is shown. Returns whether it differs from what the last call was given."""
         before, self._drawn = self._drawn, shown
         return before != shown
 
 
 class ProblemPanel(TextPanel):
-    """What the shown run is about; in a small terminal its beginning until it is focused."""
+    """The shown run's problem. A small terminal shows its beginning until it has the focus."""
 
     def __init__(self) -> None:
         super().__init__("problem")
@@ -52,7 +52,7 @@ class ProblemPanel(TextPanel):
             return
         compact = self.screen.has_class(COMPACT)
         is_line = compact and self.screen.has_class(SHORT) and not self.has_focus
-        if not self.has_changed(self._problem, compact, is_line, self.size.width):
+        if not self.remember_drawn(self._problem, compact, is_line, self.size.width):
             return
         problem = show_in_line(self._problem) if is_line else show_literally(self._problem.strip())
         text = Text("Problem    " if compact else "", style="bold")
@@ -79,7 +79,7 @@ class SolutionPanel(TextPanel):
             return
         run = state.shown or RunView()
         path = run.path(run.best)
-        if not self.has_changed(run.id, path, run.over):
+        if not self.remember_drawn(run.id, path, run.over):
             return
         steps = "".join(run.nodes[node].text for node in path).strip()
         name = "The path of the answer" if run.over else "The best path so far"
@@ -97,13 +97,13 @@ class StepPanel(TextPanel):
         run, prediction = state.shown, state.prediction
         node = run.nodes.get(selected) if run is not None and selected is not None else None
         if run is None or node is None:
-            if self.has_changed(None):
+            if self.remember_drawn(None):
                 self.retitle("Step")
                 self.text = ""
                 self._words.update(Text("the marked node's text stands here", style=DIM))
             return
         growing, tail = run.growing.get(node.id), run.tails.get(node.id, "")
-        if self.has_changed(node, growing, tail, run.rollouts, prediction):
+        if self.remember_drawn(node, growing, tail, run.rollouts, prediction):
             self.text = show_literally((node.text or tail).strip())
             self.retitle(f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}")
             self._words.update(show_text(_describe(run, node, prediction)))
@@ -112,7 +112,7 @@ class StepPanel(TextPanel):
 def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
     text = Text()
     if node.score is not None:
-        text.append(f"score {node.score:.3f}", style=f"bold {score_colour(node.score)}")
+        text.append(f"score {node.score:.3f}", style=f"bold {choose_score_colour(node.score)}")
         if len(node.scores) > 1:
             text.append(f" (steps {', '.join(f'{s:.2f}' for s in node.scores)})")
         text.append(" · ")

@@ -28,14 +28,14 @@ from flashedge.client.tree_lines import MAX_LEAD, TreeLine, build_tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import compute_priors
 from flashedge.tui import device, state
-from flashedge.tui.colours import SCALE, draw_bar, draw_sparkline, score_colour
+from flashedge.tui.colours import SCALE, choose_score_colour, draw_bar, draw_sparkline
 from flashedge.tui.device import DeviceSample, read_devices
 from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import Dashboard, TokenSample
 from flashedge.tui.summary import parse_run, parse_status
 from flashedge.tui.widgets.answer import CHOSEN, draw_line, draw_table
-from flashedge.tui.widgets.beam_tree import group_key
-from flashedge.tui.widgets.certainty import CertaintyPanel
+from flashedge.tui.widgets.beam_tree import find_group_key
+from flashedge.tui.widgets.certainty import CertaintyPanel, draw_chart
 from flashedge.tui.widgets.machine import draw_devices, draw_rates
 from flashedge.types import NodeId, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, stored_items, summary
@@ -441,7 +441,7 @@ def test_only_branch_points_indent_and_any_depth_is_drawn() -> None:
 
 
 def grouped(run: RunView) -> tuple[TreeLine, ...]:
-    return build_tree_lines(run, group=partial(group_key, run))
+    return build_tree_lines(run, group=partial(find_group_key, run))
 
 
 def test_equal_siblings_share_a_line() -> None:
@@ -499,7 +499,7 @@ def test_exports_show_distrust_and_paths_that_a_limit_cut() -> None:
 
 def test_scores_are_read_without_colour() -> None:
     assert [draw_bar(p, 2) for p in (0.0, 0.25, 0.5, 1.0, 7.0)] == ["  ", "▌ ", "█ ", "██", "██"]
-    assert [score_colour(s) for s in (0.0, 1.0, -3.0)] == [SCALE[0], SCALE[-1], SCALE[0]]
+    assert [choose_score_colour(s) for s in (0.0, 1.0, -3.0)] == [SCALE[0], SCALE[-1], SCALE[0]]
     assert draw_sparkline([0, 4, 8], 4) == "  ▄█"
 
     def luminance(c: str) -> float:
@@ -601,3 +601,10 @@ def test_the_table_marks_the_chosen_answer_and_counts_what_it_has_no_line_for() 
     assert {len(row) for row in rows} == {42}
     few = draw_table(SHARES, "10", 42, 4)
     assert (len(few), few[-1].plain.strip()) == (4, "3 more answers from 4 paths")
+
+
+def test_a_chart_is_drawn_even_without_a_line_of_room() -> None:
+    points = (events.CertaintyUpdated(certainty=c, answers=2, tokens=9) for c in (0.2, 0.9))
+    run = RunView(certainty=tuple(points), config={"early_exit": {"thresholds": {"entropy": 0.8}}})
+    for height in range(-3, 4):
+        assert len(draw_chart(run, 40, height)) == max(height, 2)
