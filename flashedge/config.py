@@ -239,12 +239,12 @@ def trace_settings(
                 f"unknown variable {PREFIX}{key.upper()}",
                 hint=f"did you mean {PREFIX}{close.upper()}?",
             )
-
     found = {s.name: SettingValue(s.default, "the defaults") for s in list_settings()}
     base = "the environment" if home else "the defaults"
     found.update({key: SettingValue(folder, base) for key, folder in folders.items()})
     config_dir = explicit.get("config_dir", named.get("config_dir") or folders["config_dir"])
-    file = _SETTINGS["config_dir"].parse(config_dir, "the command") / "config.toml"
+    place = "the command" if "config_dir" in explicit else "the environment"
+    file = _SETTINGS["config_dir"].parse(config_dir, place) / "config.toml"
     for source, values in (
         (str(file), flatten_tables(read_toml(file) if file.exists() else {}, file, _SETTINGS)),
         ("the environment", {k: v for k, v in named.items() if k in known and v != ""}),

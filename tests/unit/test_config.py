@@ -221,3 +221,9 @@ def test_a_value_says_where_it_comes_from(tmp_path: Path) -> None:
 def test_loopback(tmp_path: Path) -> None:
     hosts = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "box")
     assert [h for h in hosts if load(tmp_path, host=h).is_loopback] == [*hosts[:3]]
+
+
+@pytest.mark.parametrize("name", ["FLASHEDGE_HOME", "FLASHEDGE_CONFIG_DIR"])
+def test_a_folder_of_nobody_is_refused_and_its_variable_is_the_place(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"'~no-such-user' in (FLASHEDGE_HOME|the environment);"):
+        load_config(environ={name: "~no-such-user"})
