@@ -33,7 +33,6 @@ class RetryPolicy:
     first_s: float
     """The pause after the first failure. Each further failure in a row doubles it."""
     longest_s: float = math.inf
-    """The longest pause."""
     max_retries: int | None = None
     """Most retries in a row; the next failure is final. None: there is no limit."""
 

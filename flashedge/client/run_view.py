@@ -110,6 +110,8 @@ def _empty() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
+    """What a watcher knows of a run."""
+
     id: str = ""
     state: str = "waiting"
     """waiting, running, finished, failed, cancelled or interrupted."""
@@ -148,12 +150,14 @@ class RunView:
     """Rollouts that were cancelled because that number was lowered."""
     exit: events.EarlyExit | None = None
     config: Mapping[str, Any] = field(default_factory=_empty)
+    """The request with all defaults (`events.RunStarted`). Empty before the run starts."""
     queue_s: float = 0.0
     result: Mapping[str, Any] | None = None
+    """What `flashedge solve --json` prints. None before the run has finished."""
     note: str | None = None
     """The latest news for a user: an error, a restart, an early exit."""
     latest: NodeId | None = None
-    """The node that was expanded or scored last."""
+    """The node that was created or scored last."""
     log: tuple[EventLine, ...] = ()
     """The newest `LOG_LINES` lines about steps, and as many about anything else."""
     event_counts: Mapping[str, int] = field(default_factory=_empty)

@@ -352,10 +352,11 @@ async def test_export(tmp_path: Path) -> None:
             await until(pilot, (tmp_path / name).exists)
         assert json.loads((tmp_path / "tree.json").read_text())["answer"] == "46"
         assert (tmp_path / "tree.svg").read_text().startswith("<svg")
-        await pilot.press("e")
-        app.screen.query_one("#value", Input).value = str(tmp_path / "no folder" / "x.svg")
-        await pilot.press("enter", "e", "escape")
-        assert app.is_running
+        for name in (str(tmp_path / "no folder" / "x.svg"), "~no-such-user/x.svg"):
+            await pilot.press("e")
+            app.screen.query_one("#value", Input).value = name
+            await pilot.press("enter", "e", "escape")
+            assert app.is_running
 
 
 async def test_follow_goes_with_the_newest_node() -> None:
