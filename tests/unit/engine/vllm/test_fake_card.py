@@ -12,6 +12,7 @@ from flashedge.models.memory.engine_memory import PASS_SIZES, estimate_forward
 from tests.support.fake_nvml import CARDS
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.xdist_group("faked card")  # one process walks it
 MIB = 1 << 20
 KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776, "3060": 1792}
 """KV of each engine with 1.5B models on an idle card without a display."""
