@@ -2,15 +2,17 @@
 
     python -m flashedge.profiler.bench KIND THREADS SECONDS
 
-It runs in a separate process, so that the caller gets no CUDA context (half a GiB of the card) and
-keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"}, and
-{"figures": {...}} as the last one.
+The benchmark is a separate process, so that its caller gets no CUDA context (half a GiB of the
+card) and keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"},
+and {"figures": {...}} as the last one.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,10 +22,16 @@ from flashedge.profiler import ProfileError
 COMMAND = (sys.executable, "-P", "-m", "flashedge.profiler.bench")
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "bfloat16", "float16")}
 SIZES = {"cpu": (256, 512, 1024), "cuda": (1024, 2048, 4096, 8192)}
+"""The n of the n x n matrices. The largest reach the peak; the roofline's plot shows them all."""
 COPY_BYTES = {"cpu": (64 << 20, 256 << 20), "cuda": (256 << 20, 1 << 30)}
+"""The largest is the one that counts as the memory's bandwidth: it exceeds the usual caches."""
 TRANSFER_BYTES = 256 << 20
+"""Takes milliseconds at least, so that the launch, a few microseconds, does not count."""
 LAUNCHES = 200
-START_S = 120.0  # limit for the import of torch and the first answer of the device
+"""Few enough for CUDA's queue, which holds about 1,000, so that no launch waits for room in it."""
+START_S = 120.0
+"""Limit for the import of torch, the first answer of the device, and what exceeds `limit_s`.
+Chosen by hand: a cold disk takes tens of seconds, and a user waits no twenty minutes."""
 
 Progress = Callable[[float, str], None]
 """Receives the share in [0, 1] that is done, and what is measured now."""
@@ -32,27 +40,36 @@ Progress = Callable[[float, str], None]
 def measure_device(
     kind: str, threads: int, limit_s: float, on_progress: Progress
 ) -> dict[str, Any]:
-    """Run `bench` in a separate process. Raises ProfileError when that process fails."""
+    """Run `bench` in a separate process. Raises ProfileError when that process fails or hangs."""
     command = [*COMMAND, kind, str(threads), str(limit_s)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
-    try:
-        figures = None
-        assert process.stdout is not None
-        for line in process.stdout:
-            message = json.loads(line)
-            figures = message.get("figures", figures)
-            if "progress" in message:
-                on_progress(message["progress"], message["what"])
-        _, errors = process.communicate(timeout=START_S)
-    finally:
-        process.kill()
-        process.wait()
+    most_s, began = START_S + limit_s, time.monotonic()
+    figures = None
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process,
+    ):
+        watchdog = threading.Timer(most_s, process.kill)
+        watchdog.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                message = json.loads(line)
+                figures = message.get("figures", figures)
+                if "progress" in message:
+                    on_progress(message["progress"], message["what"])
+            process.wait()
+        finally:
+            watchdog.cancel()
+            process.kill()
+        errors.seek(0)
+        lines = errors.read().strip().splitlines()
     if figures is None:
-        lines = errors.strip().splitlines()
         reason = lines[-1] if lines else f"exit code {process.returncode}"
+        if time.monotonic() - began >= most_s:
+            reason = f"the benchmark did not end within {most_s:.0f} s"
         raise ProfileError(f"the device could not be measured: {reason}")
     return dict(figures)
 
@@ -60,10 +77,10 @@ def measure_device(
 def bench(torch: Any, kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
     """Measure all figures in about `limit_s` after the import of torch. kind: "cpu" or "cuda".
 
-    Returns plain JSON values; gemm, copies and transfers are lists of what stands here:
+    Returns plain JSON values. gemm, copies and transfers are lists of these objects:
 
     gemm          {dtype, n, seconds, flops_per_s} of n x n x n products
-    copies        {bytes, bytes_per_s}, which counts reading and writing
+    copies        {bytes, bytes_per_s}, where the rate counts reading and writing
     transfers     {direction, pinned, bytes_per_s}, on CUDA only
     launch_s      seconds to enqueue one tiny operation
     round_trip_s  seconds to enqueue it and wait for its end
@@ -127,7 +144,8 @@ def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
 
 
 def _time_best(act: Callable[[], object], kind: str, share_s: float) -> float:
-    """The least seconds of `act` with its device work, over `share_s` and at least 3 tries."""
+    """The shortest time in seconds of `act` and its device work, of all tries in `share_s` seconds
+    and of at least 3."""
     act()
     _wait(kind)
     until, best, tries = time.perf_counter() + share_s, float("inf"), 0

@@ -1,7 +1,7 @@
 """What goes wrong on the NVIDIA cards while a program runs, and which programs hold their memory.
 
-NVML reports only Xid errors that occur after a program has asked for them, so a `CardWatch` must
-be open before.
+NVML reports an Xid error only to programs that registered before it occurred, so a `CardWatch`
+must be open by then.
 """
 
 import contextlib
@@ -13,12 +13,19 @@ from importlib import import_module
 from typing import Any
 
 from flashedge.profiler import ProfileError
-from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, open_nvml, read_cards
+from flashedge.profiler.gpu import (
+    LOST,
+    POWER_LIMIT,
+    VISIBLE_DEVICES,
+    find_visible,
+    open_nvml,
+    read_cards,
+)
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
 RECENT_S = 600.0
-"""How long an Xid error is reported."""
-LOST = "no longer answers the driver: restart the machine"
+"""How long an Xid error is reported. Chosen by hand: a minute is over before a user looks, and an
+hour would show errors of programs that ended long ago."""
 XIDS = {
     13: "a kernel failed",
     31: "a kernel used an address without memory",
@@ -45,18 +52,19 @@ class CardWatch:
         self._nvml = nvml = import_module("pynvml") if nvml is None else nvml
         self._clock = clock
         cards = read_cards(nvml)
-        self._names = [card.name for card in cards]
+        self._names = {card.index: card.name for card in cards}
+        """One entry for all parts of a divided card: heat and loss concern the whole card."""
         # By number: the id of a lost card can't be read.
-        self._environ = {VARIABLE: ",".join(str(card.index) for card in cards)}
+        self._environ = {VISIBLE_DEVICES: ",".join(map(str, self._names))}
         self._xids: list[tuple[float, str]] = []
-        """When an Xid error was read, by the clock, and what it says."""
+        """For each Xid error when it was read, by `clock`, and the line that reports it."""
         nvml.nvmlInit()
         self._events: Any = None
         with contextlib.suppress(nvml.NVMLError, AttributeError):  # e.g. under WSL
             self._events = nvml.nvmlEventSetCreate()
-        for card in cards:
+        for index in self._names:
             with contextlib.suppress(nvml.NVMLError, AttributeError):  # the card reports no events
-                handle = nvml.nvmlDeviceGetHandleByIndex(card.index)
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._events)
 
     def close(self) -> None:
@@ -66,8 +74,8 @@ class CardWatch:
         self._nvml.nvmlShutdown()
 
     def poll(self) -> tuple[str, ...]:
-        """A line for each recent Xid error, each lost card, and each reason that slows a card, but
-        for the power limit."""
+        """A line for each recent Xid error, each lost card, and each reason that slows a card. The
+        power limit is left out: every card reaches it under load."""
         self._xids += self._read_xids()
         since = self._clock() - RECENT_S
         self._xids = [(at, line) for at, line in self._xids if at >= since]
@@ -82,7 +90,8 @@ class CardWatch:
                 event = nvml.nvmlEventSetWait(self._events, 0)
             except nvml.NVMLError:  # no event
                 return
-            number, card = int(event.eventData), self._names[0]
+            number, names = int(event.eventData), list(self._names.values())
+            card = names[0] if len(names) == 1 else "a card"
             with contextlib.suppress(nvml.NVMLError):
                 card = str(nvml.nvmlDeviceGetName(event.device))
             meaning = XIDS.get(number, "see NVIDIA's list of Xid errors")
@@ -94,14 +103,15 @@ class CardWatch:
         except ProfileError as error:
             yield str(error)
             return
-        for name, card in zip(self._names, cards, strict=False):
-            if card.is_lost:
+        found = {card.index: card for card in cards}
+        for index, name in self._names.items():
+            card = found.get(index)
+            if card is None or card.is_lost:
                 yield f"{name} {LOST}"
+                continue
             for reason in card.throttled_by:
-                if reason != POWER_LIMIT:  # which every card reaches under load
+                if reason != POWER_LIMIT:
                     yield f"{name} is slowed by {reason}"
-        for name in self._names[len(cards) :]:
-            yield f"{name} {LOST}"
 
 
 QUERIES = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses")
@@ -112,25 +122,25 @@ class CardUser:
     """A program that holds memory of a card."""
 
     card: int
-    """The card's number by the driver."""
+    """The driver's number of the card."""
     pid: int
-    """As the driver counts: in a container it may be another program's number here."""
+    """As the driver counts: inside a container another process may have this number."""
     name: str | None
     """None where it can't be read."""
     memory_bytes: int | None
-    """None where the driver does not tell, as under WSL and for parts of a card (MIG)."""
+    """None where the driver does not know it, as under WSL and for parts of a card (MIG)."""
 
 
 def read_card_users(
     own: Collection[int] = (), nvml: Any = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[CardUser, ...]:
-    """The programs on the cards that CUDA shows, the largest first, without the pids `own`. Empty
-    where a card does not answer: a list of programs is no reason to fail."""
+    """The programs on the cards that CUDA shows, without the pids `own`. The one with the most
+    memory comes first. Empty where a card does not answer: this list is no reason to fail."""
     try:
         with open_nvml(nvml) as nvml:
             users = {
                 (user.card, user.pid): user
-                for card in find_visible(nvml, environ.get(VARIABLE))
+                for card in find_visible(nvml, environ.get(VISIBLE_DEVICES))
                 for user in _read_users(nvml, card.index, card.find_handle(nvml))
                 if user.pid not in own
             }
@@ -140,7 +150,7 @@ def read_card_users(
 
 
 def find_own_pids(pid: int) -> frozenset[int]:
-    """A process and all that it started."""
+    """The pids of a process and of all its descendants."""
     import psutil
 
     try:
@@ -156,8 +166,8 @@ def describe_user(user: CardUser) -> str:
 
 
 def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
-    """The users of one card. NVML lists a program that computes and draws twice, each time with all
-    that it holds."""
+    """The users of one card. Both queries list a program that computes and draws, each with all the
+    memory that it holds."""
     for query in QUERIES:
         try:
             found = getattr(nvml, query)(handle)
@@ -175,7 +185,7 @@ def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
 
 
 def _read_name(nvml: Any, pid: int) -> str | None:
-    """The last part of the program's path, as the driver knows it, or else as the system does."""
+    """The program's file name by the driver, or else its name by the system."""
     import psutil
 
     try:

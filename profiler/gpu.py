@@ -19,9 +19,9 @@ from typing import Any
 
 from flashedge.profiler import ProfileError
 
-VARIABLE = "CUDA_VISIBLE_DEVICES"
-# nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 POWER_LIMIT = "the power limit"
+# nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)
 THROTTLES = {
     0x04: POWER_LIMIT,
     0x08: "a hardware slowdown (heat or power)",
@@ -29,9 +29,14 @@ THROTTLES = {
     0x40: "heat (hardware slowdown)",
     0x80: "the power supply's brake",
 }
-ERROR_GPU_IS_LOST = 15
+ERROR_GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
+LOST = "no longer answers the driver: restart the machine"
 HOT_WITHIN_C = 5
-LOW_POWER = 0.9  # share of the default power limit below which a card counts as limited
+"""Degrees below its slowdown from which a card counts as hot. Chosen by hand: a warning at 1 °C
+comes when the slowdown does, and at 50 °C every card in use would get one."""
+LOW_POWER = 0.9
+"""Share of the default power limit below which a card counts as limited. Chosen by hand: many
+users take a few per cent off, which hardly slows a card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +44,9 @@ class VisibleCard:
     """A card, or the part of one, that CUDA shows."""
 
     index: int
-    """The card's number by the driver."""
+    """The driver's number of the card."""
     device: str
-    """What CUDA_VISIBLE_DEVICES calls it."""
+    """Its entry in CUDA_VISIBLE_DEVICES: its number, or an id (GPU-..., MIG-...)."""
 
     def find_handle(self, nvml: Any) -> Any:
         """NVML's handle of the card, or of the part of it that CUDA takes. Raises NVMLError."""
@@ -55,8 +60,8 @@ class VisibleCard:
 
 
 def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
-    """The cards that CUDA shows where CUDA_VISIBLE_DEVICES is `value`. None: it is not set. Raises
-    ProfileError if there is none."""
+    """The cards that CUDA shows where CUDA_VISIBLE_DEVICES is `value`, or None for unset. Raises
+    ProfileError if there is no card."""
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
         raise ProfileError("no NVIDIA card")
@@ -65,14 +70,15 @@ def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
     found = tuple(_find_entries(nvml, value, count))
     if not found:
         raise ProfileError(
-            f"{VARIABLE} is {value!r}, which hides all cards ({count} in this machine)",
-            hint=f"unset {VARIABLE}, or name cards as `nvidia-smi -L` lists them: {VARIABLE}=0",
+            f"{VISIBLE_DEVICES} is {value!r}, which hides all cards ({count} in this machine)",
+            hint=f"unset {VISIBLE_DEVICES}, or name cards as `nvidia-smi -L` lists them:"
+            f" {VISIBLE_DEVICES}=0",
         )
     return found
 
 
 def _find_entries(nvml: Any, value: str, count: int) -> Iterator[VisibleCard]:
-    """The cards of `value`, up to the first entry that names none or one again."""
+    """The cards of `value`, up to the first entry that names no card or one that came before."""
     seen: set[str] = set()
     for entry in (part.strip() for part in value.split(",")):
         index = _find_index(nvml, entry, count)
@@ -112,12 +118,15 @@ class GpuCard:
     """The state of one card. None stands for a figure that the card does not report."""
 
     name: str
-    """Its number, as "GPU 0", if it is lost."""
+    """A lost card has only its number, such as "GPU 0"."""
     driver: str
+    """The driver's version."""
     memory_bytes: int
     free_bytes: int
     throttled_by: tuple[str, ...] = ()
+    """Values of `THROTTLES`."""
     display: bool | None = None
+    """Whether it drives a display."""
     temperature_c: int | None = None
     slowdown_c: int | None = None
     power_limit_w: float | None = None
@@ -129,13 +138,14 @@ class GpuCard:
     is_lost: bool = False
     """Whether the driver no longer reaches it, so that nothing else is known."""
     index: int = 0
-    """Its number by the driver, which CUDA_VISIBLE_DEVICES does not change."""
+    """The driver's number of the card, whatever CUDA_VISIBLE_DEVICES is."""
     device: str = "0"
-    """What CUDA_VISIBLE_DEVICES calls it: its number, or an id (GPU-..., MIG-...)."""
+    """As in `VisibleCard`."""
 
     @property
     def key(self) -> str:
-        """A value of CUDA_VISIBLE_DEVICES that shows this card alone, the same for every name."""
+        """A value of CUDA_VISIBLE_DEVICES that shows this card alone. A card that has several such
+        names always has the same key."""
         return self.device if self.device.startswith("MIG-") else str(self.index)
 
 
@@ -147,13 +157,13 @@ def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tup
     """
     with open_nvml(nvml) as nvml:
         driver = str(nvml.nvmlSystemGetDriverVersion())
-        found = find_visible(nvml, environ.get(VARIABLE))
+        found = find_visible(nvml, environ.get(VISIBLE_DEVICES))
         return tuple(_read_card(nvml, card, driver) for card in found)
 
 
 @contextlib.contextmanager
 def open_nvml(nvml: Any = None) -> Iterator[Any]:
-    """NVML for the block; `nvml` replaces the module `pynvml` in tests.
+    """Keep NVML open for the block; `nvml` replaces the module `pynvml` in tests.
 
     Raises ProfileError without a driver, and for an NVMLError that ends the block.
     """
@@ -174,14 +184,14 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
     """A line for each thing that slows a card or can fail on it. `ram_bytes`: of the host."""
     for card in cards:
         if card.is_lost:
-            yield f"{card.name} no longer answers the driver: restart the machine"
+            yield f"{card.name} {LOST}"
             continue
         for reason in card.throttled_by:
             at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if card.clock_mhz else ""
             yield f"{card.name} is slowed by {reason}{at}"
-        hot = card.temperature_c is not None and card.slowdown_c is not None
-        if hot and (card.temperature_c or 0) >= (card.slowdown_c or 0) - HOT_WITHIN_C:
-            yield f"{card.name} is at {card.temperature_c} °C; it slows down at {card.slowdown_c}"
+        now_c, slowdown_c = card.temperature_c, card.slowdown_c
+        if now_c is not None and slowdown_c is not None and now_c >= slowdown_c - HOT_WITHIN_C:
+            yield f"{card.name} is at {now_c} °C; it slows down at {slowdown_c}"
         usual = card.default_power_limit_w
         if usual and card.power_limit_w and card.power_limit_w < LOW_POWER * usual:
             yield f"{card.name} is limited to {card.power_limit_w:.0f} of {usual:.0f} W"
@@ -256,7 +266,7 @@ def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:
     import psutil
 
     memory_gib = round(psutil.virtual_memory().total / 2**30)
-    host = f"{_processor()}, {psutil.cpu_count() or 1} threads, {memory_gib} GiB"
+    host = f"{_name_processor()}, {psutil.cpu_count() or 1} threads, {memory_gib} GiB"
     if kind == "cpu":
         return {"device": host, "driver": f"Linux {platform.release()}"}
     cards = read_cards(nvml)
@@ -264,7 +274,7 @@ def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:
     return {"device": f"{names}; {host}", "driver": cards[0].driver}
 
 
-def _processor() -> str:
+def _name_processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -273,8 +283,9 @@ def _processor() -> str:
     return next(named, "") or platform.processor() or platform.machine()
 
 
-LOW = 0.7
-"""A measured share of the data sheet's figure below this is suspicious."""
+LOW_SHARE = 0.7
+"""Share of the data sheet's figure below which a measured one is suspicious. Chosen by hand: a copy
+and a GEMM never reach all of it, and a card that other programs use falls far below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +329,7 @@ SHEETS: Mapping[str, DataSheet] = {
 
 
 def find_sheet(name: str) -> DataSheet | None:
-    """None when the card is unknown."""
+    """The data sheet of a card by its NVML name. None when the card is unknown."""
     return SHEETS.get(name.removeprefix("NVIDIA "))
 
 
@@ -334,9 +345,9 @@ def compare_with_sheet(
         return None
     memory = bytes_per_s / (sheet.gb_per_s * 1e9)
     text = f"{bytes_per_s / 1e9:.0f} of {sheet.gb_per_s:g} GB/s ({memory:.0%})"
-    low = memory < LOW
+    low = memory < LOW_SHARE
     if flops_per_s is not None:
         compute = flops_per_s / (sheet.tflops * 1e12)
         text = f"{flops_per_s / 1e12:.0f} of {sheet.tflops:g} TFLOP/s ({compute:.0%}), {text}"
-        low = low or compute < LOW
+        low = low or compute < LOW_SHARE
     return text, low

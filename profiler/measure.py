@@ -15,19 +15,21 @@ from flashedge.profiler.roofline import MIN_SAMPLES, Sample, fit
 PREFILL, DECODE = "prefill", "decode"
 DECODE_STEPS = 12
 """Decode steps of one sample, which is their mean."""
+DECODE_ROOM = 4 * DECODE_STEPS
+"""Tokens that a decode may add to each sequence: its steps, and those of the sequences that start
+first, until the others have started."""
 QUICK_S, FULL_S = 24.0, 150.0
-"""Time limits of a quick and of a whole profile, without the start of the engines."""
+"""Time limits of a quick and of a full profile, without the start of the engines. The help of
+`flashedge profile` names half a minute and three minutes with it."""
 DEVICE_SHARE = 0.2
-"""Share of the time limit for the device alone; the models divide the rest."""
-MODEL_WEIGHTS = {True: 2, False: 1}
-"""Parts of that rest, by whether the model decodes, which takes two phases instead of one."""
+"""Share of the time limit for the device alone; the models divide the rest. A quick profile then
+spends a quarter of a second or more on each figure of the device."""
 
 
 class ModelProbe(Protocol):
     """One model in its engine.
 
-    Every token is computed: no prompt may be in the KV cache from an earlier one. The samples hold
-    what the engine computed.
+    Each prompt must be new to the engine, so that the KV cache holds none of its tokens.
     """
 
     name: str
@@ -38,24 +40,29 @@ class ModelProbe(Protocol):
     max_step_tokens: int
     """Most tokens of one engine step."""
     kv_tokens: int
+    """Tokens that the engine's KV memory holds."""
     decodes: bool
     """False for a model that only scores."""
 
     def now_s(self) -> float:
-        """The clock of the samples."""
+        """The time in seconds, by the clock that the samples are measured with."""
         ...
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
-        """Measure one step that computes about `tokens` tokens of each of `sequences` sequences."""
+        """Measure one step that computes about `tokens` tokens for each of `sequences` prompts."""
         ...
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        """Measure `steps` steps, with one token of each sequence after about `context` tokens.
-        Returns their mean, or None when the sequences never ran all at once."""
+        """Measure `steps` steps, each of one token for each sequence after about `context` tokens.
+
+        Returns the mean of the steps, or None when the sequences never ran all at once.
+        """
         ...
 
 
 class GridPoint(NamedTuple):
+    """A kind of step that is measured."""
+
     phase: str
     sequences: int
     tokens: int
@@ -63,7 +70,8 @@ class GridPoint(NamedTuple):
 
 
 def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
-    """The points that fit the engine, the cheapest first."""
+    """The points that fit the engine, the cheapest first. Each takes at most half of the KV memory,
+    so that the engine preempts no sequence."""
     lengths = (16, 64, 256, 768, 3072) if quick else (16, 32, 64, 128, 256, 512, 768, 1536, 3072)
     prefill_batches = (1, 8, 32) if quick else (1, 4, 16, 64)
     decode_batches = (1, 8, 32, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -79,12 +87,12 @@ def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
             GridPoint(DECODE, batch, context)
             for batch in decode_batches
             for context in contexts
-            if batch * (context + 4 * DECODE_STEPS) <= probe.kv_tokens // 2
+            if batch * (context + DECODE_ROOM) <= probe.kv_tokens // 2
         ]
     fitting = (
         p
         for p in points
-        if p.tokens + 4 * DECODE_STEPS <= probe.max_context and p.sequences <= probe.max_sequences
+        if p.tokens + DECODE_ROOM <= probe.max_context and p.sequences <= probe.max_sequences
     )
     return tuple(sorted(fitting, key=lambda p: p.sequences * p.tokens))
 
@@ -92,10 +100,11 @@ def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
 async def measure_steps(
     probe: ModelProbe, *, quick: bool, limit_s: float, on_progress: Progress
 ) -> tuple[Sample, ...]:
-    """Measure every point of the grid and return its median sample.
+    """Measure the points of the grid in 3 rounds when `quick`, else in 7, and return the median
+    sample of each point.
 
-    Runs 3 rounds when `quick`, else 7. When `limit_s` is over, the most expensive points are left
-    out. Raises ProfileError when a phase has too few samples for a fit.
+    No step begins after `limit_s` seconds, so the most expensive points may be left out. Raises
+    ProfileError when a phase has too few samples for a fit.
     """
     points, rounds = build_grid(probe, quick), 3 if quick else 7
     began = probe.now_s()
@@ -122,9 +131,10 @@ async def measure_steps(
     for phase in (PREFILL, DECODE) if probe.decodes else (PREFILL,):
         count = sum(s.phase == phase for s in samples)
         if count < MIN_SAMPLES:
+            more = ", or allow more time: flashedge profile, without --quick" if quick else ""
             raise ProfileError(
                 f"{probe.name}: only {count} {phase} steps could be measured in {limit_s:.0f} s",
-                hint="stop other programs, or allow more time: flashedge profile, without --quick",
+                hint=f"stop other programs{more}",
             )
     return samples
 
@@ -134,7 +144,8 @@ async def profile_device(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Measure the device: (figures of `bench`, warnings about its state afterwards).
 
-    Call it before the engines start, which take time and memory of the device. Raises ProfileError.
+    kind: "cpu" or "cuda". Call it before the engines start: they take time and memory of the
+    device. Raises ProfileError.
     """
     limit_s = DEVICE_SHARE * (QUICK_S if quick else FULL_S)
     figures = await asyncio.to_thread(measure_device, kind, threads, limit_s, on_progress)
@@ -142,7 +153,7 @@ async def profile_device(
 
 
 def find_device_warnings(kind: str, nvml: Any = None) -> tuple[str, ...]:
-    """What slows the device now, a line each. Raises ProfileError when no card answers."""
+    """A line for each thing that slows the device now. Raises ProfileError when no card answers."""
     if kind == "cpu":
         busy = os.getloadavg()[0] / (os.cpu_count() or 1)
         if busy <= 1:
@@ -160,7 +171,7 @@ async def profile_models(
 ) -> tuple[ModelProfile, ...]:
     """Measure each model's steps in its share of the time, and fit them. Raises ProfileError."""
     total_s = (1 - DEVICE_SHARE) * (QUICK_S if quick else FULL_S)
-    weights = [MODEL_WEIGHTS[probe.decodes] for probe in probes]
+    weights = [2 if probe.decodes else 1 for probe in probes]  # decoding is a second phase
     models, done = [], 0.0
     for probe, weight in zip(probes, weights, strict=True):
         share = weight / sum(weights)

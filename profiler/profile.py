@@ -9,8 +9,8 @@ The profile:
              median_error, p90_error, samples}, "decode": {…}}}, …],
  "warnings": […]}
 
-What the engines took in addition to KV when they first started here, by the most sequences of a
-step, for generator and verifier:
+The bytes of memory that generator and verifier took besides KV when they first started here, by the
+most sequences of one of their steps:
 {"version": 1, "fingerprint": {…}, "engines": {"128": [{"weights": …, "context": …, …}, {…}]}}
 """
 
@@ -34,6 +34,8 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
+    """What was measured of one model, and the curves fitted to it."""
+
     name: str
     samples: tuple[Sample, ...]
     """The median sample of each point."""
@@ -46,21 +48,25 @@ class Profile:
     """The docstring of this module shows its JSON."""
 
     made_at: str
+    """The time of its end, in ISO format."""
     quick: bool
     wall_s: float
+    """Seconds that the measurement took, with the start of the engines."""
     load: float
     """The load average of the machine over the last minute of the measurement."""
     fingerprint: Mapping[str, str]
+    """What the figures depend on."""
     kind: str
+    """The kind of device: cpu or cuda."""
     device: Mapping[str, Any]
     """The figures of `bench`."""
     models: tuple[ModelProfile, ...]
     warnings: tuple[str, ...]
-    """What slowed the device during the measurement."""
+    """What slowed the device when it had just been measured."""
 
     @property
     def gemm_flops_per_s(self) -> dict[str, float]:
-        """The peak of each dtype over all products."""
+        """The best rate of each dtype, of all sizes of matrices."""
         best: dict[str, float] = {}
         for row in self.device["gemm"]:
             best[row["dtype"]] = max(best.get(row["dtype"], 0.0), row["flops_per_s"])
@@ -95,6 +101,7 @@ class FoundProfile:
 
     profile: Profile | None = None
     why: str | None = None
+    """Why there is none. None if there is one."""
     changed: tuple[tuple[str, str, str], ...] = ()
     """The parts of the fingerprint that differ: (name, then, now)."""
 
@@ -132,8 +139,9 @@ Parts = Mapping[str, int]
 
 
 def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
-    """The engines' bytes by part; empty where they were not measured on this device. Never raises:
-    a new measurement fixes anything wrong with the file."""
+    """The bytes of each engine by part, for steps of at most `sequences` sequences. Empty where no
+    such measurement has this fingerprint. Never raises: a new one fixes anything wrong with the
+    file."""
     found = _read(path, fingerprint).get(str(sequences), ())
     try:
         return tuple({str(k): int(v) for k, v in parts.items()} for parts in found)
@@ -144,7 +152,7 @@ def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> t
 def save_memory(
     path: Path, fingerprint: Mapping[str, str], sequences: int, engines: Sequence[Parts]
 ) -> None:
-    """Add a measurement to the file. Those of another device are dropped. Raises ProfileError."""
+    """Add a measurement to the file. Those of another fingerprint go. Raises ProfileError."""
     kept = {**_read(path, fingerprint), str(sequences): [dict(parts) for parts in engines]}
     _write({"version": VERSION, "fingerprint": dict(fingerprint), "engines": kept}, path)
 

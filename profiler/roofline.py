@@ -17,12 +17,18 @@ from flashedge.profiler import ProfileError
 Array = NDArray[np.float64]
 
 MIN_SAMPLES = 4
-KNEE = 0.02  # larger relative errors count linearly, not squared (Huber)
-ROUNDS = 12  # rounds of reweighting
+"""As many as a fit has terms."""
+KNEE = 0.02
+"""Relative error from which errors count linearly, not squared (Huber). Chosen by hand: repeated
+steps differ by a few per cent, so a far smaller one ignores size, and 0.2 lets outliers rule."""
+ROUNDS = 12
+"""Rounds of reweighting. Chosen by hand: one would be plain least squares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
+    """One engine step that was measured, or the mean of several."""
+
     phase: str
     sequences: int
     context: float
@@ -49,10 +55,12 @@ class Fit:
     median_error: float
     """The median of |predicted / measured - 1| over the samples."""
     p90_error: float
+    """The 90th percentile of the same."""
     samples: int
+    """How many samples were fitted."""
 
     def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:
-        """The predicted time of a step."""
+        """Predict the time of a step that computes `flops` and moves `bytes` in all."""
         compute_s = flops / self.flops_per_s if self.flops_per_s else 0.0
         memory_s = bytes / self.bytes_per_s if self.bytes_per_s else 0.0
         return self.overhead_s + sequences * self.sequence_s + max(compute_s, memory_s)
@@ -61,9 +69,10 @@ class Fit:
 def fit(samples: Sequence[Sample]) -> Fit:
     """Fit the roofline with the least Huber loss of relative errors, with all terms >= 0.
 
-    The bound of a sample depends only on its intensity, flops / bytes: memory below some intensity,
-    compute above. So every split of the samples by intensity is tried; each is a linear problem.
-    Raises ProfileError for fewer than 4 samples or a time that is not positive.
+    Which bound holds for a sample depends only on its intensity, flops / bytes: memory below some
+    intensity, compute above. So the samples are split by intensity in all ways that leave no side
+    with one sample, and each split is a linear problem. Raises ProfileError for fewer than 4
+    samples, or for a time that is not positive and finite.
     """
     if len(samples) < MIN_SAMPLES:
         raise ProfileError(f"{len(samples)} steps were measured; a fit needs {MIN_SAMPLES}")
@@ -91,8 +100,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
             axis=1,
         )
         terms = _solve_robust(columns, seconds)
-        size = np.abs(_predict(terms, sequences, flops, moved) / seconds - 1)
-        loss = float(np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2)).sum())
+        error = np.abs(_predict(terms, sequences, flops, moved) / seconds - 1)
+        loss = float(np.where(error < KNEE, error**2 / 2, KNEE * (error - KNEE / 2)).sum())
         key = round(loss, 12), int(np.count_nonzero(terms))  # of equal losses, fewer terms
         if key < best_key:
             best_key, best = key, terms
@@ -110,13 +119,16 @@ def fit(samples: Sequence[Sample]) -> Fit:
 
 
 def _predict(terms: Array, sequences: Array, flops: Array, moved: Array) -> Array:
+    """The seconds of each sample. terms: (4,), in the order of the module's formula, where the
+    rates stand as seconds per FLOP and per byte."""
     bound: Array = np.maximum(flops * terms[2], moved * terms[3])
     predicted: Array = terms[0] + sequences * terms[1] + bound
     return predicted
 
 
 def _solve_robust(columns: Array, seconds: Array) -> Array:
-    """Terms >= 0 of least Huber loss, by reweighting. columns: (samples, 4); returns (4,)."""
+    """The terms >= 0 of the least Huber loss, by reweighting. columns: (samples, 4), what each term
+    is multiplied with; returns (4,)."""
     from scipy.optimize import nnls
 
     relative = columns / seconds[:, None]

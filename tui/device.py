@@ -8,7 +8,7 @@ import psutil
 import pynvml
 
 from flashedge.profiler import ProfileError
-from flashedge.profiler.gpu import VARIABLE, VisibleCard, find_visible
+from flashedge.profiler.gpu import VISIBLE_DEVICES, VisibleCard, find_visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
         if cards:
             found = find_visible(pynvml, ",".join(cards))
         else:
-            found = find_visible(pynvml, os.environ.get(VARIABLE))[:1]
+            found = find_visible(pynvml, os.environ.get(VISIBLE_DEVICES))[:1]
         return tuple(_read_card(card) for card in found)
     except (pynvml.NVMLError, ProfileError):
         return (_read_processor(),)

@@ -12,7 +12,7 @@ from flashedge.config import Config
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ConfigError, EngineError
 from flashedge.profiler import ProfileError
-from flashedge.profiler.gpu import VARIABLE, GpuCard, read_cards
+from flashedge.profiler.gpu import VISIBLE_DEVICES, GpuCard, read_cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
             return visible[int(device)]
     else:
         try:
-            return read_cards(nvml, {VARIABLE: device})[0]
+            return read_cards(nvml, {VISIBLE_DEVICES: device})[0]
         except ProfileError:
             pass  # the id names no card
     known = ", ".join(f"{i} ({card.name})" for i, card in enumerate(visible))

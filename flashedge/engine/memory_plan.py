@@ -30,7 +30,7 @@ from flashedge.models.memory.fit import (
 from flashedge.models.specs import Pair
 from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import describe_user, find_own_pids, read_card_users
-from flashedge.profiler.gpu import VARIABLE, GpuCard
+from flashedge.profiler.gpu import VISIBLE_DEVICES, GpuCard
 from flashedge.profiler.profile import load_memory, save_memory
 
 
@@ -73,7 +73,7 @@ def read_verifier_card(config: Config) -> CardMemory:
 def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
     """Describe the card that has the least room."""
     card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
-    users = read_card_users(find_own_pids(os.getpid()), nvml, {VARIABLE: card.key})
+    users = read_card_users(find_own_pids(os.getpid()), nvml, {VISIBLE_DEVICES: card.key})
     return CardMemory(
         name=card.name,
         memory_bytes=card.memory_bytes,

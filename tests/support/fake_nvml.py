@@ -114,7 +114,7 @@ class FakeNvml:
             raise AttributeError(name)
 
         def call(handle: Any, *arguments: object) -> Any:
-            if handle in self.lost:
+            if (0 if handle in self._mig else handle) in self.lost:
                 raise NVMLError("GPU is lost", LOST)
             if handle in self._mig and key in ("Name", "MemoryInfo"):
                 return self._mig[handle] if key == "MemoryInfo" else f"{self._answers[key]} MIG"

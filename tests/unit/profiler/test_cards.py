@@ -12,7 +12,7 @@ from flashedge.cli.doctor import BAD
 from flashedge.cli.doctor.command import check_card_users, check_cards
 from flashedge.profiler import ProfileError, card_watch
 from flashedge.profiler.card_watch import XID_EVENT, CardUser, CardWatch, read_card_users
-from flashedge.profiler.gpu import VARIABLE, read_cards
+from flashedge.profiler.gpu import VISIBLE_DEVICES, read_cards
 from tests.support.fake_nvml import FakeNvml, NVMLError, fake_cards
 
 CARD = "NVIDIA GeForce RTX 4090"
@@ -21,7 +21,7 @@ THREE = fake_cards("4090", "3090", "3060")
 
 
 def list_visible(value: str | None, nvml: FakeNvml = THREE) -> list[tuple[int, str]]:
-    environ = {} if value is None else {VARIABLE: value}
+    environ = {} if value is None else {VISIBLE_DEVICES: value}
     return [(card.index, card.device) for card in read_cards(nvml, environ)]
 
 
@@ -56,7 +56,7 @@ def test_the_memory_of_a_divided_card_is_that_of_the_part() -> None:
         for name, (total, free) in sizes.items()
     }
     nvml = FakeNvml(mig=parts)
-    for environ, free in (({}, 9), ({VARIABLE: "0"}, 9), ({VARIABLE: "MIG-bb"}, 4)):
+    for environ, free in (({}, 9), ({VISIBLE_DEVICES: "0"}, 9), ({VISIBLE_DEVICES: "MIG-bb"}, 4)):
         (card,) = read_cards(nvml, environ)
         assert (card.free_bytes, card.capability) == (free * GIB, (8, 9))
         assert card.name.endswith("MIG")
@@ -91,7 +91,7 @@ def test_other_programs_on_cards_that_cuda_shows_are_listed_once_the_largest_fir
         {"ComputeRunningProcesses": [process(pid, GIB)], "GraphicsRunningProcesses": []}
         for pid in (70, 80)
     ]
-    (user,) = read_card_users((), make_nvml(each=each), {VARIABLE: "1"})
+    (user,) = read_card_users((), make_nvml(each=each), {VISIBLE_DEVICES: "1"})
     assert (user.card, user.pid) == (1, 80)
     (found,) = check_card_users({70}, make_nvml())
     assert found.detail == (
@@ -152,6 +152,28 @@ def test_xid_errors_are_named_once_and_for_a_while() -> None:
     assert "Xid 79 (the card has fallen off the bus" in line
 
 
+def test_an_error_is_not_ascribed_to_a_card_that_did_not_report_it() -> None:
+    nvml = FakeNvml(cards=2)
+    watch = CardWatch(nvml)
+    nvml.xids, nvml.lost = [(1, 79)], {1}
+    assert watch.poll()[0].startswith("a card reported Xid 79")
+    alone = FakeNvml()
+    watch = CardWatch(alone)
+    alone.xids, alone.lost = [(0, 79)], {0}
+    assert watch.poll()[0].startswith(f"{CARD} reported Xid 79")
+
+
+def test_the_parts_of_a_divided_card_are_one_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SimpleNamespace(total=10 * GIB, free=9 * GIB)
+    nvml = FakeNvml(mig={"MIG-aa": memory, "MIG-bb": memory}, CurrentClocksEventReasons=0x40)
+    monkeypatch.setenv(VISIBLE_DEVICES, "MIG-aa,MIG-bb")
+    watch = CardWatch(nvml)
+    assert nvml.registered == [(0, XID_EVENT)]
+    assert watch.poll() == (f"{CARD} MIG is slowed by heat (hardware slowdown)",)
+    nvml.lost = {0}
+    assert watch.poll() == (f"{CARD} MIG no longer answers the driver: restart the machine",)
+
+
 def test_a_lost_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml(cards=2)
     watch = CardWatch(nvml)
@@ -173,7 +195,7 @@ def test_a_lost_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.poll() == lost, "a driver without events tells it too"
     watch.close()
 
-    monkeypatch.setenv(VARIABLE, "GPU-2")
+    monkeypatch.setenv(VISIBLE_DEVICES, "GPU-2")
     nvml = fake_cards("4090", "3090", "3060")
     watch = CardWatch(nvml)
     assert nvml.registered == [(2, XID_EVENT)], "only visible cards are watched"

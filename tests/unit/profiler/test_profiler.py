@@ -268,6 +268,18 @@ def test_the_benchmark_measures_this_cpu_or_says_why_not(monkeypatch: pytest.Mon
         bench.measure_device("cpu", 1, 0.1, quiet)
 
 
+def test_a_benchmark_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "START_S", 0.5)
+    hung = "import sys, time; sys.stderr.write('a warning\\n' * 50_000); time.sleep(60)"
+    monkeypatch.setattr(bench, "COMMAND", (sys.executable, "-c", hung))
+    with pytest.raises(ProfileError, match="the benchmark did not end within 1 s"):
+        bench.measure_device("cpu", 1, 0.1, quiet)
+    noisy = hung.replace("time.sleep(60)", 'print(\'{"figures": {"launch_s": 1}}\')')
+    monkeypatch.setattr(bench, "START_S", 30.0)
+    monkeypatch.setattr(bench, "COMMAND", (sys.executable, "-c", noisy))
+    assert bench.measure_device("cpu", 1, 0.1, quiet) == {"launch_s": 1}
+
+
 def test_the_profiler_imports_nothing_of_ours_and_no_torch() -> None:
     code = (
         "import importlib, pkgutil, sys\n"

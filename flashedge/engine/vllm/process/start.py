@@ -34,7 +34,7 @@ from typing import Any
 
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.profiler import ProfileError
-from flashedge.profiler.gpu import VARIABLE, read_cards
+from flashedge.profiler.gpu import VISIBLE_DEVICES, read_cards
 
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
 FORK_ERRORS = (
@@ -100,16 +100,16 @@ def show_cards() -> Iterator[None]:
     """Set CUDA_VISIBLE_DEVICES within the block to the setup's cards. Other threads wait for it."""
     value = _setup.get().cards
     with _cards_lock:
-        before = os.environ.get(VARIABLE)
+        before = os.environ.get(VISIBLE_DEVICES)
         if value is not None:
-            os.environ[VARIABLE] = value
+            os.environ[VISIBLE_DEVICES] = value
         try:
             yield
         finally:
             if value is not None and before is None:
-                del os.environ[VARIABLE]
+                del os.environ[VISIBLE_DEVICES]
             elif value is not None:
-                os.environ[VARIABLE] = str(before)
+                os.environ[VISIBLE_DEVICES] = str(before)
 
 
 def apply_setup(context: BaseContext) -> BaseContext:
@@ -120,7 +120,7 @@ def apply_setup(context: BaseContext) -> BaseContext:
         setup = _setup.get()
         values = {name: v for name, v in os.environ.items() if name.startswith("VLLM_")}
         if setup.cards is not None:
-            values[VARIABLE] = setup.cards
+            values[VISIBLE_DEVICES] = setup.cards
         options["target"] = partial(_run_with_variables, values, options["target"])
         process = context.Process(**options)  # type: ignore[attr-defined]
         for name, value in setup.attributes.items():

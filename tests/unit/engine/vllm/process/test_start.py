@@ -19,7 +19,7 @@ from flashedge.engine.vllm.inside.keys import STEP_RECORD
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, get_step_record
 from flashedge.engine.vllm.process import start
 from flashedge.engine.vllm.process.start import ProcessSetup, apply_setup, set_up, show_cards
-from flashedge.profiler.gpu import VARIABLE, read_cards
+from flashedge.profiler.gpu import VISIBLE_DEVICES, read_cards
 from tests.support.fake_nvml import FakeNvml
 
 CARDS, FORKS = ("0", "1,2", None), "forkserver"
@@ -47,7 +47,7 @@ def test_the_record_outlives_its_process() -> None:
 
 
 def tell_cards(answers: multiprocessing.Queue[str | None]) -> None:
-    answers.put(os.environ.get(VARIABLE))
+    answers.put(os.environ.get(VISIBLE_DEVICES))
 
 
 def find_shown_cards(method: str) -> str | None:
@@ -62,7 +62,7 @@ def find_shown_cards(method: str) -> str | None:
 async def test_processes_that_start_at_once_see_their_own_cards(
     monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    monkeypatch.setenv(VARIABLE, "7")
+    monkeypatch.setenv(VISIBLE_DEVICES, "7")
 
     async def see(cards: str | None) -> str | None:
         with set_up(ProcessSetup(cards=cards)):
@@ -72,14 +72,14 @@ async def test_processes_that_start_at_once_see_their_own_cards(
     assert seen[:2] == ["0", "1,2"]
     if method == "spawn":  # a fork server that runs already has the environment of its own start
         assert seen[2] == "7"
-    assert os.environ[VARIABLE] == "7"
+    assert os.environ[VISIBLE_DEVICES] == "7"
 
 
 def test_a_variable_that_the_daemon_lacks_is_lacking_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(VISIBLE_DEVICES, raising=False)
     with set_up(ProcessSetup(cards="1")), show_cards():
-        assert os.environ[VARIABLE] == "1"
-    assert VARIABLE not in os.environ
+        assert os.environ[VISIBLE_DEVICES] == "1"
+    assert VISIBLE_DEVICES not in os.environ
 
 
 @pytest.fixture
