@@ -42,7 +42,7 @@ COLUMNS = (
 )
 LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 MAX_N = 256
-"""Largest `-n`: a run at full compute has at most this many checkpoints."""
+"""Largest `-n`. Chosen by hand: each of the 299 or more problems costs this many whole paths."""
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30
@@ -54,7 +54,7 @@ Examples:
 def calibrate(
     problems: Annotated[Path, Argument(metavar="FILE", help="JSON lines with problem and answer.")],
     strategy: Annotated[
-        str, Option(metavar="NAME", help="What is to stop early, as for `solve`.")
+        str, Option(metavar="NAME", help="The strategy that is to stop early, as for `solve`.")
     ] = "self_consistency",
     n: Annotated[
         int | None, Option("--n", "-n", metavar="N", help="Paths at full compute.")
@@ -87,7 +87,8 @@ def calibrate(
 ) -> None:
     """Find when a strategy may stop early; `solve --early-exit` then stops there.
 
-    It takes 299 problems with known answers to show that at most one point of accuracy is lost.
+    It takes at least 299 problems with known answers to show that at most one point of accuracy is
+    lost.
     """
     from flashedge.certainty.calibration import Calibrator
     from flashedge.certainty.policies import POLICIES
@@ -176,7 +177,7 @@ def calibrate(
 
 
 def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
-    """The strategy's name and n. Raises NotFound, RequestError."""
+    """The strategy's name and its n at full compute. Raises NotFound, RequestError."""
     from flashedge.runtime.request.strategies import find_defaults
     from flashedge.search.catalog import parse_strategy
 
@@ -184,7 +185,8 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
     if suffix is not None and n is not None and suffix != n:
         raise RequestError(f"--strategy {strategy} and -n {n} contradict each other", param="n")
     is_chain = name == "probed_cot"
-    count = n or suffix or find_defaults(name).get("n", 16)
+    given = suffix if n is None else n
+    count = find_defaults(name).get("n", 16) if given is None else given
     if is_chain and count != 1:
         raise RequestError("probed_cot is one chain", hint="leave -n out", param="n")
     if not is_chain and not 2 <= count <= MAX_N:
@@ -222,8 +224,8 @@ def _collect_runs(
     from_runs: bool,
     config: Config,
 ) -> tuple[str, str, tuple[Recording, ...]]:
-    """The pair's name, its fingerprint and one recording for each problem that has one. Raises
-    RequestError if there is none."""
+    """(the pair's name, its fingerprint, a recording of each problem that has one). Raises
+    RequestError if there is no recording."""
     from flashedge.models.folders import find_last_change_s, fingerprint_pair
     from flashedge.models.registry import find_pair, list_files
     from flashedge.runtime.request.strategies import find_watched_options
@@ -232,7 +234,8 @@ def _collect_runs(
         served = find_pair(pair or client.status()["pair"], config)
         fingerprint = fingerprint_pair(served, config)
         if from_runs:
-            # The fingerprint covers the pair's files and its options, and runs do not store it.
+            # Runs don't store the fingerprint of the pair's files and options, so those count that
+            # were made after the last change of either.
             changes = [file.stat().st_mtime for file in list_files(config)]
             since = max(find_last_change_s(served, config), *changes)
             found = read_stored_runs(client, served.name, strategy, n, since, problems)
@@ -269,7 +272,8 @@ def run_problems(
 def read_stored_runs(
     client: Any, pair: str, strategy: str, n: int, since: float, problems: Sequence[LabelledProblem]
 ) -> tuple[Recording, ...]:
-    """The newest stored run at full compute of each problem, of those created after `since`."""
+    """The newest stored run at full compute of each problem. Runs created before `since`, in unix
+    seconds, are left out."""
     from flashedge.cli.runs import find_runs, load_events
     from flashedge.runtime.records.recordings import build_recording
 
@@ -289,7 +293,7 @@ def read_stored_runs(
 
 
 def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, ...]:
-    """The runs with the settings that most of them have. Raises RequestError without runs."""
+    """The largest group of runs with the same settings. Raises RequestError without runs."""
     counted = Counter(json.dumps(one.settings, sort_keys=True) for one in found)
     if not counted:
         raise RequestError(
@@ -306,7 +310,7 @@ def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, .
 def find_right_answers(
     recordings: Iterable[Recording], answers: Mapping[str, str]
 ) -> tuple[frozenset[str], ...]:
-    """The right ones among each recording's answers, compared as in a vote.
+    """The answers of each recording that equal the known one, compared as in a vote.
 
     answers: the known answer by the problem's text.
     """
@@ -334,6 +338,7 @@ async def _solve(
     config: Config,
     found: dict[int, Recording],
 ) -> None:
+    """Run the problems, and put each recording into `found` under its problem's index."""
     from flashedge.batch.attempts import Attempts
     from flashedge.client.follow import UNATTENDED, follow
     from flashedge.daemon import control as daemon_control
@@ -360,7 +365,7 @@ async def _solve(
 
         try:
             with show_bar("recording", len(problems), unit="runs") as advance:
-                # one more than run: it waits in the queue, so that no slot idles
+                # One more than run at once: it waits in the queue, so that no slot idles.
                 await run_workers(config.max_running + 1, record, problems)
         except asyncio.CancelledError:
             await attempts.cancel_open()
@@ -372,7 +377,7 @@ def print_choice(
 ) -> None:
     """Print the rule and its figures on stdout, and the plot and advice on stderr.
 
-    usual: the strategy's rule without calibration. stored: an earlier calibration that is better.
+    usual: how the strategy's uncalibrated rule fares. stored: an earlier calibration, if better.
     """
     from flashedge.plots import draw_text_plot
 
@@ -417,7 +422,8 @@ def describe_rule(rule: Rule | None) -> str:
 
 
 def build_frontier(choice: Choice) -> Series:
-    """Accuracy over the tokens of a run."""
+    """Points of (tokens of a run, accuracy): of all runs cut at one n (even), of the rules that no
+    other rule beats, and of the chosen rule."""
     chosen = choice.comparison
     return {
         "even": [(p.tokens, p.accuracy) for p in choice.even]

@@ -101,7 +101,7 @@ def path() -> None:
 def set_value(
     key: Key, value: Annotated[str, Argument(metavar="VALUE", help="Its new value.")]
 ) -> None:
-    """Write one setting to config.toml. A running daemon uses it after its next start."""
+    """Write one setting to config.toml. A running daemon must be restarted to use it."""
     setting = find_setting(key)
     file = load_config().config_file
     if not value.strip():
@@ -136,7 +136,7 @@ def set_value(
 
 @app.command(name="unset", epilog=EPILOG)
 def unset_value(key: Key) -> None:
-    """Remove one setting from config.toml. A running daemon follows after its next start."""
+    """Remove one setting from config.toml. A running daemon must be restarted to notice."""
     setting = find_setting(key)
     if key.replace(".", "_", 1) in OLD_SETTINGS:
         raise ConfigError(
@@ -158,7 +158,7 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting with this name, or with this old name. Raises ConfigError."""
+    """The setting whose present or old name is `key`. Raises ConfigError."""
     name = key.replace(".", "_", 1)
     name = find_new_name(name) if name in OLD_SETTINGS else name
     for setting in _settable():
@@ -172,9 +172,9 @@ def find_setting(key: str) -> Setting:
 
 
 def _edit_file(file: Path, change: Callable[[Any], T]) -> T:
-    """Change the document in a TOML file, whose comments stay, and return what `change` does.
+    """Change the document in a TOML file, and return what `change` returns. Comments stay.
 
-    Raises ConfigError when the file is not valid TOML or can't be written.
+    Raises ConfigError when the file is not valid TOML, or can't be read or written.
     """
     import tomlkit
     from tomlkit.exceptions import TOMLKitError

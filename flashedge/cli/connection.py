@@ -12,13 +12,14 @@ from flashedge.config import Config
 from flashedge.literal import show_in_line
 
 NOTE_EVERY_S = 15.0
-"""Least time between two notes on a daemon that starts, where no terminal shows a spinner."""
+"""Least time between two notes on a daemon that starts, where no terminal shows a spinner. Chosen
+by hand: a start of minutes gets a handful of lines in a log, and the user sees that it goes on."""
 
 
 def connect_ready(config: Config, *, program: str | None = None) -> Any:
-    """A client of a ready daemon, which is started if none runs. program: of its requests.
+    """A client of a ready daemon, which is started if none runs.
 
-    Raises what `daemon.control.ensure` raises.
+    program: what the client's requests belong to. Raises what `daemon.control.ensure` raises.
     """
     from flashedge.cli.profile import renew_profile
     from flashedge.daemon import control as daemon_control
@@ -36,7 +37,7 @@ def connect_ready(config: Config, *, program: str | None = None) -> Any:
 
 @contextlib.contextmanager
 def show_start() -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr while the daemon starts. Call the value with the daemon's state."""
+    """Show on stderr that the daemon starts. Yields a function to call with the daemon's state."""
     console = output.stderr()
     began = noted_at = time.monotonic()
     noted = ""

@@ -6,7 +6,6 @@ import collections
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -126,7 +125,7 @@ def down(as_json: Json = False) -> None:
 
 
 def unload(as_json: Json = False) -> None:
-    """Give the memory of the engines back, once no run uses them. The next request loads them."""
+    """Unload the engines as soon as no run uses them. The next request loads them again."""
     from flashedge.daemon import control as daemon_control
 
     with daemon_control.connect(load_config()) as client:
@@ -155,26 +154,18 @@ def logs(
     path = find_output_path(config) if engines else find_log_path(config)
     if not path.exists():
         raise DaemonError(f"there is no log at {path}", hint="start the daemon: flashedge up")
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in collections.deque(file, maxlen=lines):
-            output.say(line.removesuffix("\n"))
-    if follow:
-        _follow_log(path)
-
-
-def _follow_log(path: Path) -> None:
-    """Print what is appended, across rotations, until interrupted."""
     file = path.open(encoding="utf-8", errors="replace")
-    file.seek(0, 2)
-    while True:
-        line = file.readline()
-        if line:
+    for line in collections.deque(file, maxlen=lines):
+        output.say(line.removesuffix("\n"))
+    while follow:  # until interrupted
+        is_rotated = path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        if line := file.readline():
             output.say(line.removesuffix("\n"))
-            continue
-        time.sleep(0.2)
-        if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
+        elif is_rotated:  # and the old file is read to its end
             file.close()
             file = path.open(encoding="utf-8", errors="replace")
+        else:
+            time.sleep(0.2)
 
 
 def tui() -> None:

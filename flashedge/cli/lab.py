@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from flashedge.errors import ConfigError
 
 CHECKOUT = Path(__file__).parents[2]
-"""The folder that the package lies in: of a wheel, site-packages."""
+"""The folder above the package: the top of a checkout, or site-packages."""
 COMMANDS = {
     "simulate": (
         "scripts.lab.cli.simulate",
@@ -30,11 +30,11 @@ COMMANDS = {
         "Measure a pair on problems with known answers: sampling, votes, search, verifier.",
     ),
 }
-"""For each: the module whose `app` is the command or group, and its help."""
+"""For each command the module whose `app` is the command or group, and its help."""
 
 
 class GroupWithLab(TyperGroup):
-    """A group of commands that takes those of the lab from the checkout, if there is one."""
+    """A group of commands that imports those of the lab from the checkout, if there is one."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         listed: Any = super().get_command(ctx, cmd_name)

@@ -33,10 +33,11 @@ EPILOG = """\
 The exit code is the agent's.
 """
 VERSION_TIMEOUT_S = 30.0
-"""How long an agent may take to tell its version: those on Node start in seconds."""
+"""How long an agent may take to tell its version. Those on Node take seconds; a user whose agent
+hangs waits no longer than this."""
 _VERSION = re.compile(r"(\d+)\.(\d+)[\w.-]*")
 NO_KEY = "none"
-"""The key of agents that insist on one, for a daemon without."""
+"""The key for agents that insist on one, where the daemon has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +45,14 @@ class Endpoint:
     """What an agent is pointed at."""
 
     url: str
-    """The daemon's, without /v1."""
+    """The daemon's URL, without /v1."""
     api_key: str | None
     model: str
     """What answers the agent's turns: a pair, or a pair with a search."""
     pair: str
     """What answers its small requests, such as titles. They are not worth a search."""
     context_tokens: int
+    """Most tokens of a prompt and its answer together."""
 
 
 class Pointers(NamedTuple):
@@ -73,8 +75,8 @@ class Agent:
     versions: tuple[str, ...]
     """Those that were run with FlashEdge, the newest last."""
     opening_tokens: int
-    """Least tokens of its first request, its instructions and tools: measured without anything of
-    the user's, by a tokenizer of 65,000 tokens."""
+    """Tokens of its first request with its instructions and tools, but nothing of the user's, as a
+    tokenizer with a vocabulary of 65,000 counts them."""
     has_tools: bool = True
     """Whether its requests bring tools."""
     point: Callable[[Endpoint], Pointers]
@@ -85,7 +87,7 @@ class Agent:
 
 
 def find_agent(name: str) -> Agent:
-    """Raises NotFound with the nearest name and all of them."""
+    """The agent of that name. Raises NotFound, which names the nearest and all agents."""
     if name in AGENTS:
         return AGENTS[name]
     close = find_nearest(name, AGENTS)
@@ -95,10 +97,10 @@ def find_agent(name: str) -> Agent:
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
     """Claude Code prefers the variables of its settings.json to its environment's, so they go into
-    `--settings` as well, which it prefers to both. The key does not: `ps` shows options."""
+    `--settings` as well, which it prefers to both. The key stays out of it: `ps` shows options."""
     shown = {
         "ANTHROPIC_BASE_URL": endpoint.url,
-        "ANTHROPIC_API_KEY": "",  # the user's own would be sent, too
+        "ANTHROPIC_API_KEY": "",  # else the user's own key would be sent, too
         "ANTHROPIC_MODEL": endpoint.model,
         "ANTHROPIC_DEFAULT_OPUS_MODEL": endpoint.model,
         "ANTHROPIC_DEFAULT_SONNET_MODEL": endpoint.model,
@@ -161,7 +163,7 @@ def _point_aider(endpoint: Endpoint) -> Pointers:
             *("--openai-api-base", f"{endpoint.url}/v1"),  # a project's .env replaces variables
             *("--model", f"openai/{endpoint.model}"),
             *("--weak-model", f"openai/{endpoint.pair}"),
-            "--no-show-model-warnings",  # it asks about models whose price it does not know
+            "--no-show-model-warnings",  # else it asks about models whose price it does not know
         ),
     )
 
@@ -207,7 +209,7 @@ AGENTS: Mapping[str, Agent] = {
         program="aider",
         install="pipx install aider-chat=={version}",
         versions=("0.86.2",),
-        opening_tokens=1_400,  # by the bundled pair's small tokenizer, which is near; else 700
+        opening_tokens=1_400,  # as the bundled pair counts them: no other pair has so few
         has_tools=False,
         point=_point_aider,
     ),
@@ -254,7 +256,7 @@ def launch(
     ] = None,
     show: Annotated[
         bool,
-        Option("--print", help="Print what would be set, the key too, and run; start nothing."),
+        Option("--print", help="Print the variables, with the key, and the command; run nothing."),
     ] = False,
 ) -> None:
     """Start a coding agent that asks this machine's models.
@@ -274,7 +276,6 @@ def launch(
     strategy, _ = parse_strategy_flags(search, None)
     config = load_config({"pair": name or None})
     pair = find_pair(config.pair, config)
-    own = arguments or []
     if show:
         path, record = chosen.program, daemon_control.find(config)
         url = build_url(config.host, config.port) if record is None else record.url
@@ -298,14 +299,13 @@ def launch(
         context_tokens=pair.generator.max_model_len,
     )
     pointers = chosen.point(endpoint)
-    command = [chosen.program, *pointers.options, *own]
+    command = [chosen.program, *pointers.options, *(arguments or ())]
+    _warn_about(chosen, pair, config)
     if show:
         for variable, value in pointers.variables.items():
             output.say(f"export {variable}={shlex.quote(value)}")
         output.say(shlex.join(command))
-        _warn_about(chosen, pair, config)
         return
-    _warn_about(chosen, pair, config)
     output.note(
         f"{endpoint.model} answers {chosen.title}: {pair.generator.source}"
         f"{f', searched with {pair.verifier.source}' if search else ''},"
@@ -324,7 +324,7 @@ def launch(
 
 
 def _check_version(agent: Agent, path: str) -> None:
-    """Warn of a version that was not tried, unless it is a patch of one that was."""
+    """Warn of a version that was not tried, unless it differs from one only by its patch number."""
     try:
         told = subprocess.run(
             [path, "--version"],
@@ -348,7 +348,7 @@ def _check_version(agent: Agent, path: str) -> None:
 
 
 def _check_served(client: Any, pair: Pair, strategy: str | None) -> None:
-    """Raises ConfigError where the daemon can't answer by this pair and search."""
+    """Raises ConfigError where the daemon can't answer with this pair and search."""
     served = {str(model["id"]) for model in client.models()["data"]}
     if pair.name not in served:
         raise ConfigError(
@@ -366,7 +366,7 @@ def _check_served(client: Any, pair: Pair, strategy: str | None) -> None:
 
 
 def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
-    """Warn of requests of the agent that the pair will refuse."""
+    """Warn if the pair will refuse the agent's requests."""
     context, opening = pair.generator.max_model_len, agent.opening_tokens
     if context < opening:
         output.warn(
@@ -381,7 +381,8 @@ def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
 
 
 def _suggest_pairs(agent: Agent, config: Config) -> str:
-    """The first pairs of two generators that take the agent's first request."""
+    """A sentence of advice. It names pairs that take the agent's first request: for each of at most
+    two generators the first pair."""
     fitting: dict[str, str] = {}
     for pair in load_pairs(config).values():
         model = pair.generator
@@ -392,4 +393,4 @@ def _suggest_pairs(agent: Agent, config: Config) -> str:
     own = "raise max_model_len in a models.toml of your own, up to what the model was trained for"
     if not fitting:
         return f"To use it, {own}."
-    return f"Use {' or '.join([*fitting.values()][:2])}, or {own}."
+    return f"Use {' or '.join(list(fitting.values())[:2])}, or {own}."

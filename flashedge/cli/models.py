@@ -42,13 +42,14 @@ SHOP_CARDS = tuple(
     build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
     for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
 )
-"""Sizes of cards that users have, the smallest first. `models ls` names the first that fits."""
+"""Common sizes of cards, the smallest first. `models ls` names the first that fits."""
 NO_CARD_BYTES = 1 << 30
-"""A pair with smaller weights needs no card: a CPU computes it as fast as anybody reads."""
+"""A pair with smaller weights needs no card: a CPU that reads 20 GB/s from memory still computes
+about 20 tokens/s, which is as fast as anybody reads."""
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
-"""Disk space that a download leaves free."""
+"""Disk space that a download leaves free. Chosen by hand: enough for logs and runs for a while."""
 _OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
 _OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
 Name = Annotated[
@@ -72,8 +73,8 @@ def ls(
 ) -> None:
     """List the pairs, whether their files are on this machine, and what a download would take.
 
-    Sizes are about those of the stored weights. A licence is the one that the models' cards name;
-    the first is the generator's where the verifier has another.
+    The sizes are roughly those of the weights. The licences are those that the models' cards name:
+    the generator's, and then the verifier's if it differs.
     """
     config = load_config()
     if gpu is not None and not fit:
@@ -189,8 +190,8 @@ def rm(name: Name) -> None:
 
 
 def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
-    """Both models of the pair `name`, or the one model of a pair or of `clusters_model` whose
-    source it is. Raises NotFound."""
+    """Both models of the pair `name`, or the one model whose source is `name`: a pair's, or the one
+    of `clusters_model`. Raises NotFound."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name].generator, pairs[name].verifier
@@ -226,8 +227,8 @@ def _describe(pair: Pair, config: Config) -> dict[str, Any]:
 
 
 def _find_card(pair: Pair, config: Config) -> tuple[CardMemory | None, PairNeed | None]:
-    """The smallest of `SHOP_CARDS` that the pair fits, and what it needs there, None while the
-    shape of a model is unknown."""
+    """(the smallest of `SHOP_CARDS` that the pair fits, what it needs there). The card is None if
+    all are too small. Both are None while the shape of a model is unknown."""
     for card in SHOP_CARDS:
         try:
             need = find_need(pair, config, card)
@@ -260,7 +261,7 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     """
     hub = locate_hub(config)
     if not _is_hub_reachable():
-        kept = find_snapshot(hub, spec.source, spec.revision)  # what an earlier download left
+        kept = find_snapshot(hub, spec.source, spec.revision)  # of an earlier download
         if kept is None:
             raise _unreachable(spec.source)
         check_model(kept, spec)
@@ -293,9 +294,10 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
 
 
 def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
-    """Copy from a hub cache or a plain model folder. A copy that fails leaves nothing behind.
+    """Copy from a hub cache or a plain model folder. A copy that fails leaves no part behind.
 
-    Raises CheckpointError when the folder doesn't hold the model or the model is broken.
+    Raises CheckpointError when the folder doesn't hold the model or the model is broken, and
+    ConfigError when the copy can't be written.
     """
     found = _find_in_folder(spec, source)
     check_model(found, spec)
@@ -329,7 +331,10 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
 
 
 def remove(spec: ModelSpec, config: Config) -> int | None:
-    """Delete the model from FlashEdge's cache. Returns the bytes freed, None if it wasn't there."""
+    """Delete the model from FlashEdge's cache. Returns the bytes freed, or None if it wasn't there.
+
+    Raises ConfigError.
+    """
     top = _locate(spec, locate_hub(config))
     if not top.is_dir():
         return None
@@ -372,10 +377,11 @@ def _check_room(hub: Path, needed: int) -> None:
 
 
 def _translate(error: OSError, place: Path) -> ConfigError | DaemonError:
-    """An error of the disk or of the network: Python has one class for both."""
+    """The error to raise for one of the disk, or of the network: Python has one class for both."""
     if error.errno == errno.ENOSPC:
         return ConfigError(f"no space left under {place}", hint=_OTHER_CACHE)
-    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+    # Only errors of the disk name a file.
+    if error.filename or error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ConfigError(
             f"can't write {error.filename or place}: {error.strerror}", hint=_OTHER_CACHE
         )

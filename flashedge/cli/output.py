@@ -32,7 +32,7 @@ from flashedge.literal import format_json, join_surrogates, show_in_line, show_l
 if TYPE_CHECKING:
     from rich.progress import TextColumn
 
-PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
+PIPE_WIDTH = 10_000  # characters of a table's row in a pipe: enough for any row
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 NO_RESULT = FlashEdgeError.exit_code
@@ -52,7 +52,8 @@ EXIT_CODES: dict[int, str] = {
     INTERRUPTED: "interrupted (ctrl-c)",
     BROKEN_PIPE: "the reader of the output went away",
 }
-"""Every exit code of `flashedge`. The codes of errors stand at their classes."""
+"""Every exit code of `flashedge` itself. `launch` ends with its agent's. Errors have theirs in
+`flashedge.errors`."""
 
 
 def stdout() -> LiteralConsole:
@@ -74,12 +75,12 @@ def build_text_column(template: str) -> TextColumn:
 
 
 def say(text: str = "") -> None:
-    """Print a result for people. It is literal in a pipe, too."""
+    """Print a result for people. Control characters are shown in a pipe, too."""
     print(show_literally(text), flush=True)
 
 
 def print_data(text: str, end: str = "\n") -> None:
-    """Print an answer or other data: literal on a terminal, raw in a pipe."""
+    """Print an answer or other data: raw in a pipe, with control characters shown on a terminal."""
     is_terminal = sys.stdout.isatty()
     print(show_literally(text) if is_terminal else join_surrogates(text), end=end, flush=True)
 
@@ -162,7 +163,8 @@ def print_error(error: FlashEdgeError) -> None:
 def print_traceback(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Report an error of our own code, as Python does: an exception's text may be from outside."""
+    """Print the traceback of a bug of ours, with its control characters shown, since an exception's
+    text may come from outside."""
     _print_message("".join(traceback.format_exception(kind, error, trace)))
 
 
@@ -170,9 +172,9 @@ def print_traceback(
 
 
 def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
-    """Run a command and return its exit code. A FlashEdgeError is printed in two lines.
+    """Run a command and return its exit code. A FlashEdgeError is printed with its hint.
 
-    as_json: also print it on stdout, in the form that the API has.
+    as_json: also print the error on stdout, in the API's form.
     """
     try:
         run()

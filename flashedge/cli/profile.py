@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from flashedge.profiler.bench import Progress
     from flashedge.profiler.profile import Profile
 
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Of one element, by dtype."""
+ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of one element, by dtype."""
 Line = list[tuple[float, float]]
 DEVICE_PART = 0.25
-"""Share of the progress bar for the device; the rest is for the models."""
+"""Share of the progress bar for the device, near its share of the time; the rest is the models'."""
 
 
 def profile(
@@ -200,7 +200,7 @@ def _translate_errors(kind: type[FlashEdgeError]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _divert_output(path: Path) -> Iterator[TextIO]:
-    """Send what this process and its engines print to `path`. Yields the real stderr."""
+    """Write what this process and its engines print to `path`. Yields the real stderr."""
 
     def flush() -> None:
         sys.stdout.flush()
@@ -223,7 +223,8 @@ def _divert_output(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def _show_bar(terminal: TextIO) -> Iterator[Progress]:
-    """A bar with the time left. Call the value with a share in [0, 1] and what is measured now."""
+    """Show a bar with the time left. Yields a function to call with the share in [0, 1] that is
+    done, and with what is measured now."""
     from rich.progress import BarColumn, Progress, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Left
 
@@ -270,7 +271,8 @@ def list_device_rows(profile: Profile) -> Iterator[tuple[str, str]]:
 
 
 def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
-    """(what, overhead, per sequence, FLOP/s, bytes/s, median / p90 error) of each fit."""
+    """For each fit (model and phase, overhead, per sequence, FLOP/s, bytes/s, median / p90 error).
+    A rate is "not met" where no sample was bound by it."""
     for model in profile.models:
         for phase, fit in model.fits.items():
             yield (
@@ -285,10 +287,10 @@ def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
 
 def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
     """The plot of FLOP/s against FLOP per byte: (lines, names of those that are points). Each dtype
-    has a roof from its measured peak. The points are the products and all steps."""
+    has a roof from its measured peak. A point is a product of matrices or an engine step."""
     points: dict[str, Line] = {}
     for row in profile.device["gemm"]:
-        intensity = 2 * row["n"] / (3 * BYTES[row["dtype"]])
+        intensity = 2 * row["n"] / (3 * ELEMENT_BYTES[row["dtype"]])
         points.setdefault(f"GEMM {row['dtype']}", []).append((intensity, row["flops_per_s"]))
     for model in profile.models:
         for s in model.samples:

@@ -10,7 +10,8 @@ from flashedge.cli import output
 def show_bar(
     what: str, total: int, *, done: int = 0, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
-    """A bar that starts at `done` of `total`. Call the value with the number of further ones."""
+    """Show a bar that starts at `done` of `total`. Yields a function to call with the number of
+    units done since its last call."""
     from rich import progress
 
     columns = (

@@ -25,7 +25,7 @@ ENGINE_COLUMNS = (
 )
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
-"""Most characters of a program's name on a terminal. Users may give it 200."""
+"""Most characters of a program's name on a terminal, which keeps its row on one line."""
 
 
 def ps(as_json: Json = False) -> None:
@@ -39,7 +39,7 @@ def ps(as_json: Json = False) -> None:
     its answers or paths (half are longer than the median, a tenth longer than the tail), and when
     it is expected to start.
 
-    Exits 1 when no daemon runs or an engine is not ready.
+    Exits 1 when no daemon runs, or an engine is neither ready nor unloaded.
     """
     from flashedge.daemon import control as daemon_control
 
@@ -75,7 +75,7 @@ def ps(as_json: Json = False) -> None:
 
 
 def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
-    """status: empty while the daemon starts."""
+    """Print all but the first line and the detail. `status` is empty while the daemon starts."""
     pairs, engines = status.get("pairs") or {}, status.get("engines") or {}
     runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
     counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
@@ -118,7 +118,7 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
 
 
 def describe_replays(generator: Mapping[str, Any]) -> str | None:
-    """What deterministic requests cost since the engine's start. None if there was none."""
+    """What deterministic requests have cost since the engine started. None if there were none."""
     counts = (generator.get("view") or {}).get("replays") or {}
     if not counts.get("verified_tokens"):
         return None
@@ -132,7 +132,7 @@ def describe_replays(generator: Mapping[str, Any]) -> str | None:
 
 
 def describe_places(engines: Mapping[str, Any]) -> str | None:
-    """On which cards the engines run, and whether KV memory moves between them. None on a CPU."""
+    """Which cards the engines run on, and whether each keeps its KV memory. None on a CPU."""
     if not any(engine.get("cards") for engine in engines.values()):
         return None
     found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
@@ -141,7 +141,7 @@ def describe_places(engines: Mapping[str, Any]) -> str | None:
 
 
 def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
-    """A line for each kind of request of which some have finished."""
+    """A line for plain requests and one for searches, each only if some have finished."""
     for kind, nouns in (("chat", "plain requests"), ("run", "searches")):
         found = latency.get(kind) or {}
         if not found.get("requests"):
@@ -155,7 +155,7 @@ def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
-    """The other programs on the cards, if there are some."""
+    """The other programs on the cards. None if there are none."""
     from flashedge.profiler.card_watch import CardUser, describe_user
 
     found = dict.fromkeys(
@@ -167,7 +167,7 @@ def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
 
 
 def print_engines(pairs: Mapping[str, Any]) -> None:
-    """Print the engines of all loaded pairs, and the runs of each where there are several."""
+    """Print the engines of all loaded pairs, and the runs of each pair if there are several."""
     several = len(pairs) > 1
     rows: list[tuple[object, ...]] = []
     for pair, state in pairs.items():
@@ -219,8 +219,8 @@ def shorten_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
-    """The row of a program. Its place is `open` for a request that the engines have not answered
-    yet."""
+    """The row of a program. Out of the queue its place is `runs`, or `open` for a request that no
+    engine has answered yet."""
     start_s, place = program.get("starts_in_s"), program.get("place")
     running = "runs" if program.get("has_started") else "open"
     lengths = (program.get("median_tokens"), program.get("tail_tokens"))

@@ -23,6 +23,7 @@ LINES, PAGE = (".jsonl", ".ndjson"), (".html", ".htm")
 OVER = ("finished", "failed", "cancelled", "interrupted")
 """The statuses of a run that will not change any more."""
 MAX_ANSWER = 12
+"""Most characters of an answer in `runs ls`, which leaves room for the problem."""
 EXAMPLES = """\
 Examples:
   flashedge runs ls --status failed
@@ -60,7 +61,8 @@ def ls(
     grep: Annotated[
         str | None,
         Option(
-            metavar="TEXT", help="Only with this text in problem, answer or its path, in any case."
+            metavar="TEXT",
+            help="Only with this text in the problem, the answer or its path; case is ignored.",
         ),
     ] = None,
     full: Annotated[bool, Option("--full", help="Print whole ids.")] = False,
@@ -129,7 +131,7 @@ def show(
 
 @app.command(name="replay")
 def replay(run: RunId, as_json: Json = False) -> None:
-    """Build the tree of a boosted run again from its log, and say whether it is the same."""
+    """Build the tree of a boosted run again from its log, and say whether it is the same tree."""
     from flashedge.runtime.rollouts.replay import RunLog, find_difference
 
     with _connect() as client:
@@ -210,7 +212,10 @@ def verify(run: RunId, as_json: Json = False) -> None:
 
 
 def _repeat(client: Any, run: str) -> tuple[str, list[Any]]:
-    """The id of the repetition and its events. An interrupt cancels it."""
+    """Run it again: (the id of the repetition, its events). An interrupt cancels the repetition.
+
+    Raises the error of a repetition that fails, and Conflict for one that is cancelled.
+    """
     from flashedge import events
     from flashedge.client.protocol import build_run_error
 
@@ -272,10 +277,10 @@ def rm(
         bool, Option("--all", help="Remove all runs that are over, after a question.")
     ] = False,
     older_than: Annotated[
-        str | None, Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w.")
+        str | None, Option(metavar="AGE", help="Remove runs created longer ago: 12h, 7d, 4w.")
     ] = None,
     cancelled: Annotated[
-        bool, Option("--cancelled", help="Remove the cancelled runs: none has an answer.")
+        bool, Option("--cancelled", help="Remove cancelled runs, which have no answer.")
     ] = False,
     yes: Annotated[bool, Option("--yes", "-y", help="With --all: don't ask.")] = False,
 ) -> None:
@@ -325,7 +330,7 @@ def parse_age(text: str) -> float:
 
 
 def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
-    """All events of a run that is over. An interrupted run has no last event."""
+    """All events of a run that is over. Those of an interrupted run lack the terminal one."""
     try:
         yield from client.events(run)
     except errors.RunInterrupted:
@@ -333,7 +338,7 @@ def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
 
 
 def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
-    """Raises ConfigError for the name of another format, or of a file that exists."""
+    """Raises ConfigError if the name is another format's, or without `force` if the file exists."""
     if to.suffix and to.suffix.lower() not in suffixes:
         raise errors.ConfigError(
             f"a run can't be written as {to.suffix}; the formats are JSON lines and HTML",
@@ -356,7 +361,7 @@ def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
 
 
 def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
-    from flashedge.cli.solve.html_page import page
+    from flashedge.cli.solve.html_page import render_page
     from flashedge.client.run_view import RunView, fold, interrupt
 
     if found.get("status") not in OVER:
@@ -364,7 +369,7 @@ def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
         raise errors.Conflict(told, hint="export it when it is over")
     view = interrupt(fold(RunView(id=run), load_events(client, run)))
     messages = (view.config.get("problem") or {}).get("messages") or [{}]
-    return page(view, {"id": run, **found}, str(messages[-1].get("content", "")))
+    return render_page(view, {"id": run, **found}, str(messages[-1].get("content", "")))
 
 
 def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
@@ -390,7 +395,7 @@ def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
 
 
 def find_run(client: Any, given: str) -> str:
-    """The id of the one run that `given` begins, with or without `run-`.
+    """The one id that begins with `given`, with or without `run-`. An exact id always counts.
 
     Raises NotFound, or RequestError for several.
     """
@@ -403,7 +408,11 @@ def find_run(client: Any, given: str) -> str:
 
 
 def choose_id(given: str, ids: Iterable[str], what: str, listed_by: str, prefix: str = "") -> str:
-    """The one id that `given` begins. Raises NotFound, or RequestError for several."""
+    """The one of `ids` that begins with `given`, or with `prefix` and `given`.
+
+    what, listed_by: for errors, the noun and the command that lists the ids. Raises NotFound, or
+    RequestError for several.
+    """
     found = [name for name in ids if name.startswith((given, f"{prefix}{given}"))]
     if not found:
         raise errors.NotFound(f"there is no {what} {given!r}", hint=f"list them: {listed_by}")
@@ -416,7 +425,7 @@ def choose_id(given: str, ids: Iterable[str], what: str, listed_by: str, prefix:
 
 
 def find_runs(client: Any, statuses: Sequence[str | None] = (None,)) -> Iterator[dict[str, Any]]:
-    """The summaries of all runs of these statuses (None: any), page by page."""
+    """The summaries of all runs of these statuses, the newest of each first. None is any status."""
     for status in statuses:
         before: str | None = None
         while True:
@@ -428,7 +437,7 @@ def find_runs(client: Any, statuses: Sequence[str | None] = (None,)) -> Iterator
 
 
 def shorten_ids(ids: Sequence[str]) -> list[str]:
-    """The shortest prefixes, all of one length, that tell `ids` apart."""
+    """The shortest prefixes, all of one length of at least 8, that tell `ids` apart."""
     for length in range(len("run-") + 4, max(map(len, ids), default=0)):
         short = [run[:length] for run in ids]
         if len(set(short)) == len(set(ids)):

@@ -26,7 +26,7 @@ EPILOG = """\
 def chat(
     conversation: Annotated[
         str | None,
-        Argument(metavar="ID", help="With --continue: which conversation, by the start of its id."),
+        Argument(metavar="ID", help="With --continue: the id of a conversation, or its start."),
     ] = None,
     pair: Annotated[
         str | None, Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled")
@@ -71,7 +71,7 @@ def chat(
 ) -> None:
     """Talk to the generator, or let a search with the verifier answer.
 
-    Type /help in the chat for its commands. The last 200 conversations are kept.
+    Type /help in the chat for its commands. By default the last 200 conversations are kept.
     """
     check_finite("temperature", temperature)
     if conversation is not None and not resume:

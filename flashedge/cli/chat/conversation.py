@@ -1,7 +1,7 @@
 """One conversation: its messages, its commands, and how the next message is answered and shown.
 
-On a terminal a line stands between turns, and replies are Markdown. Elsewhere replies are raw text,
-and from the second one on each stands below the number of its message and the message itself.
+On a terminal a line stands between turns, and replies are shown as Markdown. Elsewhere replies are
+raw text. From the second turn on, the turn's number and its message stand above the reply.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LEAST_PAUSE_S = 0.1
 """Least time between two drawings of a reply that grows."""
 DRAWING_SHARE = 0.2
-"""Most of the time that drawing may take: a long reply is drawn less often."""
+"""Largest share of the time that drawing may take: a long reply is drawn less often."""
 COMMANDS = """\
 /search [NAME|off]  answer by search: /search beam-16, /search best_of_n-8
 /seed [N|off]       sample with this seed
@@ -60,8 +60,8 @@ class Conversation:
         seed: int | None,
         options: Mapping[str, Any],
     ) -> None:
-        """chats: where conversations are kept, if they are. resumed: the one that goes on, with the
-        search of its last turn."""
+        """chats: where the conversation is kept; None keeps nothing. resumed: an earlier
+        conversation that goes on, with the search of its last turn."""
         self._client = client
         self._pair = pair
         self._chats = chats
@@ -141,7 +141,8 @@ class Conversation:
         if text == "off":
             self._seed = None
         elif text:
-            if not text.isdigit() or int(text) > MAX_SEED:
+            is_number = text.isdecimal() and len(text) <= len(str(MAX_SEED))
+            if not is_number or int(text) > MAX_SEED:
                 raise RequestError(f"seed is {text!r}; it must be an integer in [0, {MAX_SEED}]")
             self._seed = int(text)
         output.note(f"seed: {'off' if self._seed is None else self._seed}")
@@ -208,13 +209,13 @@ class Conversation:
         texts: list[str] = []
         pieces = self._client.chat(messages, model=self._pair, seed=self._seed, **self._options)
         thoughts = PieceJoiner()
-        finish, thought = None, ""
+        finish, has_thought = None, False
         with contextlib.closing(pieces), grow_reply() as grow:
             for piece in pieces:
                 if piece.reasoning:
-                    thought += piece.reasoning
+                    has_thought = True
                     output.show_thinking(thoughts.join(piece.reasoning))
-                if piece.text and thought and not any(texts):
+                if piece.text and has_thought and not any(texts):
                     output.note("\n")
                 texts.append(piece.text)
                 finish = piece.finish or finish
@@ -289,8 +290,8 @@ def _parse_search(text: str) -> dict[str, Any]:
 def show_turn(number: int, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
     """Set what the block prints apart from other turns.
 
-    number: of the turn in this session, from 1. is_typed: whether the terminal shows prompt and
-    message already, since the user typed there.
+    number: counts the turns of this session from 1. is_typed: whether the terminal shows prompt and
+    message already, because the user typed there.
     """
     is_terminal = sys.stdout.isatty()
     if is_terminal and not is_typed:
@@ -317,7 +318,7 @@ def print_reply(text: str) -> None:
 
 
 def print_boxed(reply: str, answer: str | None = None) -> None:
-    """Print the answer below the reply, on a terminal. None: what the reply has in its box."""
+    """Print the answer below the reply, on a terminal only. None prints the reply's boxed one."""
     from flashedge.answers.extraction import extract_answer
 
     answer = extract_answer(reply) if answer is None else answer
@@ -327,7 +328,7 @@ def print_boxed(reply: str, answer: str | None = None) -> None:
 
 @contextlib.contextmanager
 def grow_reply() -> Iterator[Callable[[str], None]]:
-    """Print a reply while it comes. Call the value with each piece of it.
+    """Print a reply while it comes: yields a function to call with each piece of the reply.
 
     A terminal shows the end of the reply as it grows, and all of it when it is over or stopped.
     """
@@ -345,7 +346,8 @@ def grow_reply() -> Iterator[Callable[[str], None]]:
 
 
 class _GrowingReply:
-    """A reply on a terminal. Nothing is drawn before its first words: thinking may come first."""
+    """A reply that grows on a terminal. Nothing is drawn before its first words, since the model's
+    thinking may be printed until then."""
 
     def __init__(self) -> None:
         self._console = output.stdout()
@@ -384,7 +386,7 @@ class _GrowingReply:
             self._console.print(render_markdown(self._text))
 
     def __rich_console__(self, console: Any, options: ConsoleOptions) -> RenderResult:
-        """Yield the last lines, as many as the terminal shows."""
+        """Yield as many of the last lines as the terminal shows."""
         from rich.segment import Segment
 
         from flashedge.cli.chat.markdown import render_markdown
@@ -398,6 +400,7 @@ class _GrowingReply:
 CONTINUATION = "… "
 FENCE = '"""'
 MAX_HISTORY = 1000
+"""Typed lines that later chats can recall."""
 
 
 def read_message(prompt: str) -> str:
@@ -430,7 +433,8 @@ def _read_line(prompt: str) -> str:
 
 @contextlib.contextmanager
 def edit_lines(config: Config, *, is_kept: bool) -> Iterator[None]:
-    """Line editing on a terminal, with the lines of earlier conversations. is_kept: keep these."""
+    """Edit lines on a terminal, and recall those of earlier conversations. is_kept: whether later
+    ones may recall the lines of this one."""
     if not sys.stdin.isatty():
         yield
         return

@@ -32,15 +32,15 @@ _WORD = re.compile(r"\w+")
 
 
 def render_markdown(text: str) -> RenderableType:
-    """The text as something that rich prints. One that would lose a word stays as it is, such as a
-    row of a table with more cells than its head."""
+    """The text as something that rich prints. The text stays as it is if a word of it would be
+    lost, as where a table's row has more cells than its head."""
     text = show_literally(text)
     shown = _Markdown(text)
     return shown if _WORD.findall(text) == _WORD.findall(shown.words) else Text(text)
 
 
 def _read_bold(state: StateInline, silent: bool) -> bool:
-    """The parser's rule for `**` next to a blank or a sign. Other stars are text."""
+    """The parser's rule for stars: two that stand outside words mark bold, all others are text."""
     from markdown_it.rules_inline.state_inline import Delimiter
 
     if silent or state.src[state.pos] != "*":
@@ -64,7 +64,7 @@ def _read_bold(state: StateInline, silent: bool) -> bool:
 
 
 class _Heading(markdown.Heading):
-    """One at the left, like the text below it."""
+    """A heading at the left, like the text below it."""
 
     LEVEL_ALIGN = dict.fromkeys(markdown.Heading.LEVEL_ALIGN, "default")
 
@@ -124,4 +124,4 @@ class _Markdown(markdown.Markdown):
         parser.inline.ruler.at("emphasis", _read_bold)
         self.parsed = parser.parse(text)
         self.words = "\n".join(f"{t.info}\n{t.content}" for t in self._flatten_tokens(self.parsed))
-        """What will be shown, without looks and line ends."""
+        """What will be shown, without styles."""

@@ -1,7 +1,7 @@
 """Conversations on disk, so that `chat --continue` can go on with one.
 
-Each is a file of JSON lines: what its turns share, then the finished turns, each on the disk before
-the next message is read. A last line that a crash tore is no turn.
+Each is a file of JSON lines: first what its turns share, then a line for each finished turn. A last
+line that a crash cut off is ignored.
 """
 
 import contextlib
@@ -46,7 +46,8 @@ class Turn:
 
 
 class SavedChat:
-    """A conversation and its file, which is created with the first turn and held until `close`."""
+    """A conversation and its file. The file is created with the first turn, and locked from then
+    on, or from `resume` on, until `close`."""
 
     def __init__(self, path: Path, opening: Opening, turns: list[Turn] | None = None) -> None:
         self.path = path
@@ -61,8 +62,8 @@ class SavedChat:
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Raises Conflict while another `chat` holds the file, ConfigError for a damaged one, and
-        StoreError."""
+        """Read a conversation and lock its file. Raises Conflict while another `chat` holds the
+        file, ConfigError if it is damaged, and StoreError."""
         try:
             file = open_locked(path)
         except Conflict as error:
@@ -83,7 +84,8 @@ class SavedChat:
         return chat
 
     def add(self, turn: Turn) -> None:
-        """Keep a turn, and write it with those that could not be before. Raises StoreError."""
+        """Keep a turn, and write it after those that could not be written before. Raises
+        StoreError."""
         self.turns.append(turn)
         try:
             if self._file is None:
@@ -132,10 +134,9 @@ class SavedChats:
         return [path for _, path in sorted(found, reverse=True)]
 
     def find(self, given: str | None) -> Path:
-        """The file of the conversation whose id begins with `given`, or for None of the one that
-        was used last.
+        """The file of the conversation whose id begins with `given`. None: of the last one used.
 
-        Raises NotFound, RequestError where several begin so, and StoreError.
+        Raises NotFound, RequestError where several ids begin so, and StoreError.
         """
         paths = {path.stem: path for path in self.list()}
         if given is not None:
@@ -145,10 +146,8 @@ class SavedChats:
         return next(iter(paths.values()))
 
     def start(self, opening: Opening) -> SavedChat:
-        """Open a new conversation, and remove the oldest ones that no running `chat` holds.
-
-        Raises StoreError.
-        """
+        """Begin a conversation, and remove the oldest ones above `keep_chats` that no running
+        `chat` holds. Raises StoreError."""
         for path in self.list()[max(self._most - 1, 0) :]:
             with contextlib.suppress(Conflict, OSError), open_locked(path):
                 path.unlink()
@@ -156,8 +155,8 @@ class SavedChats:
 
 
 def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
-    """A conversation, and how many bytes its whole lines take. Raises ConfigError naming a damaged
-    line, and StoreError."""
+    """What the turns share, the turns, and the bytes of all whole lines. Raises ConfigError naming
+    a damaged line, and StoreError."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -44,7 +44,7 @@ _WORKING = {
 }
 SETUP = "bash scripts/setup.sh"
 Found = str | Check
-"""What a check finds: only the detail where all is well."""
+"""What a check finds. A text is the detail of a check that found nothing wrong."""
 
 
 def doctor(
@@ -154,7 +154,7 @@ def _check_vllm() -> str:
 
 
 def check_cards(nvml: Any = None) -> Iterator[Check]:
-    """The cards, and of those that answer what slows them or may fail on them.
+    """A check of the cards, and, if there are any, one of what slows them or may fail on them.
 
     `nvml` replaces NVML (see `profiler.gpu.read_cards`).
     """
@@ -197,8 +197,8 @@ def _judge_no_card(reason: str) -> Check:
 
 
 def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
-    """The programs that hold memory of the cards, without the pids `own`. No check where no card
-    answers. `nvml` replaces NVML."""
+    """A check of which programs hold memory of the cards, without the pids `own`. There is none
+    where no card answers. `nvml` replaces NVML."""
     from flashedge.profiler import ProfileError
     from flashedge.profiler.card_watch import describe_user, read_card_users
     from flashedge.profiler.gpu import read_cards
@@ -316,7 +316,7 @@ def check_profile(config: Config) -> Found:
 
 
 def check_kv_memory(config: Config) -> str:
-    """Whether KV memory can move between the engines while they run."""
+    """Say whether KV memory can move between the engines while they run."""
     from flashedge.engine.layout import find_layout
 
     layout = find_layout(config)
@@ -333,7 +333,8 @@ def check_kv_memory(config: Config) -> str:
 
 
 def judge_profile(found: Profile) -> Found:
-    """The profile's figures. Warns if they are far below the data sheet or the card was slowed."""
+    """The profile's figures, as a warning if they are far below the data sheet or the device was
+    slowed."""
     from flashedge.cli.profile import format_rate
     from flashedge.profiler.gpu import compare_with_sheet
 

@@ -1,4 +1,4 @@
-"""`doctor --fit`: whether a pair fits this machine's card or named ones, and what would."""
+"""`doctor --fit`: whether a pair fits this machine's card or named ones, and which pair would."""
 
 import contextlib
 from collections.abc import Iterator
@@ -34,15 +34,16 @@ from flashedge.sizes import format_size, parse_size
 
 
 def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> Iterator[Check]:
-    """What the pair needs, one check each, and the verdict last. gpu, nvml: as for `find_place`.
+    """A check for each thing that the pair needs, and the verdict last. gpu, nvml: as for
+    `find_place`, which raises, too.
 
-    Raises NotFound for an unknown pair or card, CheckpointError for a pair of unknown shape.
+    Raises NotFound for an unknown pair, CheckpointError for a pair of unknown shape.
     """
     pair = find_pair(name, config)
     place = find_place(gpu, config, nvml)
 
     def measured(sequences: int) -> Any:
-        """What was measured here counts only for this machine."""
+        """What the engines took here, which counts only for this machine's cards."""
         return find_measured(pair, config, sequences) if place.is_measured else None
 
     need = find_need(pair, config, place, measured)
@@ -56,7 +57,7 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
 
 
 def _check_layout(place: Place) -> Iterator[Check]:
-    """Where the engines run, if it is not one device for both."""
+    """A check that says where the engines run, unless both run on one device."""
     counts = count_cards(place)
     if isinstance(place, SeparateCards):
         generator, verifier = describe_count(place.generator), describe_count(place.verifier)
@@ -124,11 +125,12 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
 def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
     """The cards that a pair should fit. `nvml` replaces NVML (see `profiler.gpu.read_cards`).
 
-    gpu: the name of a card, or its memory; it is idle unless it is in this machine. Several with
-    commas between them are the cards of one machine: the settings place the engines on them, else
-    each engine has its own. None: this machine's, placed by the settings, or its RAM.
+    gpu: the name or the memory of a card, which counts as idle unless it is this machine's. Names
+    with commas between them are the cards of one machine: the settings say which engine has which,
+    or else the first is the generator's and the second the verifier's. None stands for this
+    machine's cards, shared out by the settings, or else for its RAM.
 
-    Raises NotFound for an unknown card, ConfigError for settings that name no card.
+    Raises NotFound for an unknown card, ConfigError for settings that name a card that isn't there.
     """
     if gpu is None:
         try:
@@ -156,7 +158,7 @@ def _build_card(name: str) -> CardMemory:
 
 
 def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
-    """Put the engines on `cards`, which the settings count from 0."""
+    """Put the engines on `cards`, which the settings number from 0."""
     given = config.devices
     chosen = (("0",), ("1",)) if given == (None, None) else (given[0] or ("0",), given[1] or ("0",))
     first, second = (_choose(cards, names) for names in chosen)

@@ -1,4 +1,4 @@
-"""`score`: how good a pair's verifier finds solutions, or with `--input` a file of them."""
+"""`score`: let a pair's verifier score solutions, or with `--input` a file of them."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def score(
         bool, Option("--json", help="Print the answer of /v1/score as JSON.")
     ] = False,
 ) -> None:
-    """Score solutions by the pair's verifier: each step, and the whole.
+    """Score each step of a solution, and the whole of it, with the pair's verifier.
 
-    A solution is split into steps after its blank lines, as a search does it. A verifier that
-    judges whole answers gives one score.
+    A solution is split into steps after its blank lines, as in a search. A verifier that judges
+    whole answers gives one score.
     """
     given = {"model": pair, "aggregate": aggregate, "deterministic": deterministic}
     settings = {name: value for name, value in given.items() if value is not None}
@@ -244,8 +244,10 @@ def read_solutions(path: Path) -> tuple[SolutionRecord, ...]:
 async def _score_record(
     client: AsyncClient, record: SolutionRecord, settings: Mapping[str, Any]
 ) -> SolutionRecord:
-    """The record with its scores, or with an error where the daemon refuses the texts. settings:
-    fields of POST /v1/score. Raises RequestError where the daemon refuses those."""
+    """The record with its scores, or with an error where the daemon refuses its texts.
+
+    settings: fields of POST /v1/score. Raises RequestError where the daemon refuses the settings.
+    """
     from flashedge.client import follow
 
     fields = record.fields

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 MAX_JOBS = 64
-"""Most problems in flight. Each holds a request to the daemon open."""
+"""Most problems in flight. More would gain nothing, and each holds a request to the daemon open."""
 NAME = "batch"
-"""The client's name: the daemon's clients take turns."""
+"""The client's name at the daemon, which lets its clients take turns."""
 
 
 def check_unused(**flags: object) -> None:
     """Raises RequestError when an option of --input is given without it."""
     for name, value in flags.items():
-        if value not in (None, False):
+        if value is not None and value is not False:
             flag = "--" + name.replace("_", "-")
             raise RequestError(
                 f"{flag} needs --input", hint="add --input problems.jsonl", param=name
@@ -58,9 +58,9 @@ def solve_batch(
 ) -> None:
     """Solve a file of problems, continuing where an earlier call ended. Exits 1 if one failed.
 
-    settings: the fields of a request, without the problem. They decide the results, so the same
-    command must give them again; priority and program may differ. The first interrupt waits for the
-    searches that run, the second one cancels them. Both then raise KeyboardInterrupt.
+    settings: the fields of a request, without the problem. They decide the results, so a call that
+    continues must have the same; priority and program may differ. The first interrupt waits for the
+    searches in flight, the second one cancels them. Both then raise KeyboardInterrupt.
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
@@ -120,9 +120,9 @@ def solve_batch(
 
 
 def check_files(source: Path, target: Path | None, jobs: int, *, example: str) -> Path:
-    """The file of results. example: of its name.
+    """The file of results. example: its name in a hint.
 
-    Raises RequestError where none is named, ConfigError where the results would replace the input,
+    Raises RequestError for none or for a wrong number of jobs, ConfigError for the input file,
     StoreError where the files can't be looked at.
     """
     if target is None:
@@ -142,7 +142,7 @@ def fill(
     *,
     retry_failed: bool,
 ) -> None:
-    """Run the work that fills a journal, and say where it ends before all `total` are done."""
+    """Run the work that fills a journal, and say how far it came if it did not do all `total`."""
     if retry_failed:
         journal.drop(journal.failed)
     try:
@@ -154,7 +154,7 @@ def fill(
 
 @contextmanager
 def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
-    """Ctrl-C begins no more runs and lets those that run end. A second one cancels the task."""
+    """After Ctrl-C no run begins, and those in flight may end. A second one cancels the task."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     stops: list[asyncio.Task[None]] = []
@@ -163,9 +163,10 @@ def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
         if stops:
             task.cancel()
             return
-        running = len(attempts.running_tokens)
-        counted = "1 search" if running == 1 else f"{running} searches"
-        output.note(f"stopping after {counted} that run; Ctrl-C again cancels them")
+        output.note(
+            f"stopping when all searches in flight are done ({len(attempts.running_tokens)});"
+            " Ctrl-C again cancels them"
+        )
         stops.append(loop.create_task(batch.stop()))
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
@@ -179,7 +180,7 @@ def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
 def show_progress(
     journal: SheetJournal[BatchRecord], total: int, *, show: bool
 ) -> Iterator[Callable[[Batch, Attempts], None]]:
-    """A progress bar, on terminals only. Call the value after each change of the batch."""
+    """Show a progress bar, on terminals only. Yields a function to call after each change."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from flashedge.batch.journal import Tally
@@ -198,7 +199,7 @@ def show_progress(
             totals = Tally(journal.records.values())
             running = attempts.running_tokens
             tokens = batch.tokens + sum(running)
-            per_s = speed.note(tokens, time.monotonic())
+            per_s = speed.measure(tokens, time.monotonic())
             parts = [f"{len(running)} running", f"{tokens:,} tokens", f"{per_s:,.0f}/s"]
             if totals.accuracy is not None:
                 parts.insert(0, f"{totals.accuracy:.1%} right")
@@ -215,9 +216,12 @@ class TokenSpeed:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, tokens: int, now_s: float) -> float:
-        """Note the tokens so far. The speed, 0 at first. A run that just ended may be missing from
-        `tokens` for a moment, so the count never falls."""
+    def measure(self, tokens: int, now_s: float) -> float:
+        """The tokens/s, 0 at the first call. tokens: how many there are at the time `now_s`.
+
+        A run that just ended may be missing from `tokens` for a moment, so a count below the last
+        one is taken as equal to it.
+        """
         most = max(tokens, self._seen[-1][1]) if self._seen else tokens
         self._seen.append((now_s, most))
         while now_s - self._seen[0][0] > 5.0 and len(self._seen) > 2:

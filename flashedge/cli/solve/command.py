@@ -247,7 +247,7 @@ def solve(
     if priority is not None:
         body["priority"] = priority
     with connect_ready(config, program=program) as client:
-        result = follow_run(client, body, show=not quiet, live=not as_json, whole=tree)
+        result = follow_run(client, body, show=not quiet, off_terminal=not as_json, whole=tree)
     if as_json:
         output.print_json(result)
         warn_about(result)
@@ -258,7 +258,7 @@ def solve(
 
 
 def read_problem(problem: str | None, file: Path | None) -> str:
-    """The text of the argument, the file, or standard input.
+    """The text of the argument, of the file, or of standard input, without blanks around it.
 
     Raises RequestError, ConfigError or StoreError.
     """

@@ -29,8 +29,8 @@ summary { cursor: pointer; }
 """
 
 
-def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
-    """The page of a run. found: the run's object. view: the fold of its events."""
+def render_page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
+    """The page of a run. view: the fold of its events. found: its object. problem: its text."""
     title = escape_page(f"FlashEdge run {found.get('id')}")
     parts = (
         "<!doctype html>",
@@ -40,18 +40,18 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
         f"<h1>{title}</h1>",
         f'<pre class="box">{escape_page(problem)}</pre>',
         *(f'<p class="warning">{escape_page(doubt)}</p>' for doubt in list_doubts(found)),
-        *_figures(view, found),
-        *_votes(found),
-        *_best_path(view),
+        *_render_figures(view, found),
+        *_render_votes(found),
+        *_render_best_path(view),
         "<h2>Tree</h2>",
-        *_legend(view),
-        *_tree(view),
+        *_render_legend(view),
+        *_render_tree(view),
         "</body></html>\n",
     )
     return "\n".join(parts)
 
 
-def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
+def _render_figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
     timing = found.get("timing") or {}
     certainty = found.get("certainty")
     error = found.get("error") or {}
@@ -73,7 +73,7 @@ def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
     yield "</table>"
 
 
-def _votes(found: Mapping[str, Any]) -> Iterator[str]:
+def _render_votes(found: Mapping[str, Any]) -> Iterator[str]:
     votes = found.get("votes") or []
     if len(votes) < 2:
         return
@@ -84,7 +84,7 @@ def _votes(found: Mapping[str, Any]) -> Iterator[str]:
     yield "</table>"
 
 
-def _best_path(view: RunView) -> Iterator[str]:
+def _render_best_path(view: RunView) -> Iterator[str]:
     choice = (view.result or {}).get("choice")
     if not isinstance(choice, int):
         return
@@ -95,7 +95,7 @@ def _best_path(view: RunView) -> Iterator[str]:
     yield "</table>"
 
 
-def _legend(view: RunView) -> Iterator[str]:
+def _render_legend(view: RunView) -> Iterator[str]:
     """The marks that the tree has, each drawn like its nodes."""
     kinds = {node.kind for node in view.nodes.values() if node.id != ROOT}
     marks = [
@@ -108,8 +108,8 @@ def _legend(view: RunView) -> Iterator[str]:
     yield "<p>Click a line to open or close what is below it.</p>"
 
 
-def _tree(view: RunView) -> Iterator[str]:
-    """Nested <details>; those of the best path and of kept nodes are open."""
+def _render_tree(view: RunView) -> Iterator[str]:
+    """Nested <details>. Those of nodes that the search dropped are closed."""
     chosen = view.chosen
 
     def children(node: NodeId) -> list[NodeView | str]:
@@ -117,15 +117,14 @@ def _tree(view: RunView) -> Iterator[str]:
 
     stack = children(ROOT)[::-1]
     while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            yield item
+        node = stack.pop()
+        if isinstance(node, str):
+            yield node
             continue
-        node = item
         below = children(node.id)
         kinds = ["best"] if node.id in chosen else []
         kinds += ["dropped"] if node.status in DROPPED else []
-        line = _line(node, node.id in chosen)
+        line = _render_line(node, node.id in chosen)
         if not below:
             yield f'<div class="{" ".join(["leaf", *kinds])}">{line}</div>'
             continue
@@ -135,7 +134,7 @@ def _tree(view: RunView) -> Iterator[str]:
         stack.extend(reversed(below))
 
 
-def _line(node: NodeView, best: bool) -> str:
+def _render_line(node: NodeView, best: bool) -> str:
     star = "★ " if best else ""
     score = ""
     if node.score is not None:

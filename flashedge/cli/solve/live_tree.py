@@ -20,7 +20,9 @@ STYLES: Mapping[str, str] = {
 }
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_TREE_LINES = 4
+"""Lines of the tree that are shown even where the terminal has no room for them."""
 _LEVELS_SHOWN = 16
+"""Levels whose scores are drawn, the last ones."""
 
 
 def render(
@@ -33,18 +35,19 @@ def render(
     with_tree: bool = True,
     elapsed_s: float | None = None,
 ) -> RenderableType:
-    """The status lines and below them the tree.
+    """The status lines, and below them the tree if `with_tree`.
 
-    height: lines at most. every_node: a line for each node that has tokens; else siblings of one
-    text share a line, and so do those that the search dropped. depth: levels at most.
+    height: most lines. every_node: a line for each node that has tokens; else siblings of one text
+    share a line, and so do those that the search dropped. depth: most levels. elapsed_s: since the
+    run started, for its speed.
     """
-    head = [status_line(view, elapsed_s), *_score_line(view)]
+    head = [_draw_status(view, elapsed_s), *_draw_scores(view)]
     if view.state == "running" and view.note:  # a run that is over has it in its first line
         note = Text(show_in_line(view.note), style="yellow", no_wrap=True, overflow="ellipsis")
         head.append(note)
     if not with_tree:
         return Group(*head)
-    lines = list(_tree(view, width, every_node, depth))
+    lines = list(_draw_tree(view, width, every_node, depth))
     if height is not None and len(lines) > max(height - len(head), _MIN_TREE_LINES):
         kept = max(height - len(head) - 1, _MIN_TREE_LINES)
         left_off = len(lines) - kept
@@ -52,7 +55,7 @@ def render(
     return Group(*head, *lines)
 
 
-def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
+def _draw_status(view: RunView, elapsed_s: float | None = None) -> Text:
     if view.state == "waiting":
         known = describe_wait(view.position, view.starts_in_s)
         return Text(f"waiting in the queue{known and ', '}{known}", style="yellow")
@@ -75,28 +78,28 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     return line.append(" · ".join(p for p in parts if p), style="default")
 
 
-def _score_line(view: RunView) -> list[Text]:
-    """Best and mean score of the levels so far, while a run of more than one level goes on."""
+def _draw_scores(view: RunView) -> list[Text]:
+    """The best and the mean score of the last levels, while a run of several levels goes on."""
     levels = run_figures.collect_level_scores(view)
     if view.state != "running" or not levels or (len(levels) < 2 and view.level < 2):
         return []
     line = Text("scores   ", style="dim", no_wrap=True, overflow="ellipsis")
     for name, values in (("best", [s.best for s in levels]), ("mean", [s.mean for s in levels])):
-        blocks = "".join(_BLOCKS[max(1, round(_part(v) * 8))] for v in values[-_LEVELS_SHOWN:])
+        blocks = "".join(_BLOCKS[max(1, round(_clamp(v) * 8))] for v in values[-_LEVELS_SHOWN:])
         line.append(f"{name} {blocks} {values[-1]:.2f}  ")
     return [line.append(f"at level {levels[-1].depth}")]
 
 
-def _part(value: float) -> float:
+def _clamp(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Iterator[Text]:
+def _draw_tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Iterator[Text]:
     def is_dropped(node: NodeView) -> bool:
         return node.status in DROPPED and not (every_node and node.tokens)
 
     def group(node: NodeView) -> Hashable:
-        """A duplicate shares the line of the sibling that was kept."""
+        """What the nodes of a line share. A duplicate shares that of the sibling that was kept."""
         kept = _find_kept_twin(view, node)
         if is_dropped(node) and (every_node or kept is None or is_dropped(kept)):
             return "dropped"
@@ -109,10 +112,10 @@ def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Ite
     for line in build_tree_lines(view, group=group, collapsed=frozenset(deepest)):
         node = view.nodes[line.node]
         if is_dropped(node) and not view.children.get(node.id):
-            yield _dropped_line(view, line)
+            yield _draw_dropped(view, line)
         else:
             is_chosen = not chosen.isdisjoint(line.members)
-            yield _node_line(view, line, width, is_chosen, figures)
+            yield _draw_node(view, line, width, is_chosen, figures)
 
 
 def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
@@ -124,14 +127,14 @@ def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
     return next((s for s in siblings if s.status != "duplicate" and s.text.strip() == text), None)
 
 
-def _node_line(
+def _draw_node(
     view: RunView, line: TreeLine, width: int, chosen: bool, figures: run_figures.MctsFigures | None
 ) -> Text:
     node = view.nodes[line.node]
     style = STYLES.get(node.status, "dim")
     text = Text(line.lead, style="dim", no_wrap=True, overflow="ellipsis")
     text.append(f"{node.mark} ", style="bold green" if chosen else style)
-    text.append(_bar(node.score) if node.score is not None else "       ")
+    text.append(_draw_bar(node.score) if node.score is not None else "       ")
     if figures is not None:
         text.append(f" {figures.describe(node)}", style="dim")
     if len(line.members) > 1:
@@ -141,10 +144,10 @@ def _node_line(
     if node.ends_path and node.answer is not None:
         text.append(f" → {show_in_line(node.answer)}", style="bold green" if chosen else "bold")
     room = max(width - len(text.plain) - 2, 10)
-    return text.append(f" {_words(view, node, room)}", style="bold" if chosen else style)
+    return text.append(f" {_shorten_text(view, node, room)}", style="bold" if chosen else style)
 
 
-def _words(view: RunView, node: NodeView, room: int) -> str:
+def _shorten_text(view: RunView, node: NodeView, room: int) -> str:
     """The node's text cut to `room`, or the end of it while it grows."""
     if node.text:
         words = show_in_line(node.text)
@@ -158,8 +161,8 @@ def _words(view: RunView, node: NodeView, room: int) -> str:
     return format_count(node.tokens, "token")
 
 
-def _dropped_line(view: RunView, line: TreeLine) -> Text:
-    """`✗ 3 pruned, 1 duplicate (0.12 to 0.31)`, the range of their scores."""
+def _draw_dropped(view: RunView, line: TreeLine) -> Text:
+    """`✗ 3 pruned, 1 duplicate (0.12 to 0.31)`: nodes that were dropped, and their scores."""
     nodes = [view.nodes[n] for n in line.members]
     scores = sorted(n.score for n in nodes if n.score is not None)
     counts = Counter(sorted((node.status for node in nodes), key=list(MARKS).index))
@@ -171,10 +174,10 @@ def _dropped_line(view: RunView, line: TreeLine) -> Text:
     return Text(f"{line.lead}{mark} {text}", style="dim", no_wrap=True)
 
 
-def _bar(score: float) -> Text:
+def _draw_bar(score: float) -> Text:
     """A score as a coloured number with a small bar."""
     style = "green" if score >= 0.7 else "yellow" if score >= 0.4 else "red"
     eighths = " ▏▎▍▌▋▊▉█"
-    filled = _part(score) * 2
+    filled = _clamp(score) * 2
     cells = "".join(eighths[round(min(max(filled - i, 0.0), 1.0) * 8)] for i in range(2))
     return Text(f"{score:.2f} {cells}", style=style)

@@ -33,7 +33,7 @@ def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
 
 def warn_about(result: Mapping[str, Any]) -> None:
     """Say on stderr why there is no answer, that the answer is probably wrong, or that a baseline
-    can't be compared with its run."""
+    run can't be compared with a usual one."""
     if result.get("answer") is None:
         warnings = [" ".join(filter(None, words.explain_no_answer(result)))]
     else:
@@ -89,11 +89,12 @@ def describe_fingerprint(found: Mapping[str, Any]) -> str:
 
 
 def follow_run(
-    client: Any, body: dict[str, Any], *, show: bool, live: bool = True, whole: bool = False
+    client: Any, body: dict[str, Any], *, show: bool, off_terminal: bool = True, whole: bool = False
 ) -> dict[str, Any]:
-    """Start a run, draw its tree on stderr and return the run's object. See `draw_tree`.
+    """Start a run, draw its tree on stderr and return the run's object.
 
-    An interrupt cancels the run. Raises the run's error, or RequestError when it is cancelled.
+    body: of POST /v1/solve. show, off_terminal, whole: as for `draw_tree`. An interrupt cancels the
+    run. Raises the run's error, or RequestError when it is cancelled.
     """
     from flashedge import events
     from flashedge.client import sync_client as remote
@@ -102,7 +103,7 @@ def follow_run(
 
     view = RunView()
     try:
-        with draw_tree(show, live, whole) as draw:
+        with draw_tree(show, off_terminal, whole) as draw:
             for number, event in client.solve(body):
                 if isinstance(event, remote.Queued):
                     view = enqueue(view, event.id, event.position, event.starts_in_s)
@@ -128,16 +129,19 @@ def follow_run(
 
 
 @contextmanager
-def draw_tree(show: bool, live: bool, whole: bool) -> Iterator[Callable[[RunView, bool], None]]:
-    """The value of the context is `draw(view, is_last)`.
+def draw_tree(
+    show: bool, off_terminal: bool, whole: bool
+) -> Iterator[Callable[[RunView, bool], None]]:
+    """Draw a run on stderr if `show`. Yields `draw(view, is_last)`.
 
-    On a terminal the tree grows in place. When the run is over, its first line is left, and below
-    it the whole tree if `whole`. Elsewhere this is printed once, and a line if the run has to wait.
+    On a terminal the tree grows in place. When the run is over, its status line is left, and below
+    it the tree if `whole`. Elsewhere this is printed once if `off_terminal`, and before it a line
+    if the run has to wait.
     """
     from flashedge.cli.solve.live_tree import render
 
     console = output.stderr()
-    if not show or (not live and not console.is_terminal):
+    if not show or (not off_terminal and not console.is_terminal):
         yield lambda view, is_last: None
     elif not console.is_terminal:
         is_noted = False

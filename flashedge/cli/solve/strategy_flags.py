@@ -39,8 +39,8 @@ def complete_strategy(incomplete: str) -> list[str]:
 
 
 def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | None, int | None]:
-    """("beam", 16) of "beam-16". Raises NotFound for an unknown strategy, and RequestError when
-    `n` contradicts it or is no possible number of paths."""
+    """(strategy, n) of the flags, such as ("beam", 16) of "beam-16". Raises NotFound for an unknown
+    strategy, and RequestError when `n` contradicts its suffix or the suffix is out of range."""
     from flashedge.runtime.request.values import check_field
     from flashedge.search.catalog import parse_strategy
 
@@ -98,7 +98,7 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
 
 
 def translate_old_flags(args: list[str]) -> list[str]:
-    """The arguments of `solve`, in which old flags become `--set NAME=VALUE`."""
+    """The arguments of `solve`, with old flags replaced by `--set NAME=VALUE`."""
     end = args.index("--") if "--" in args else len(args)
     found: list[str] = []
     left = iter(args[:end])
@@ -119,7 +119,7 @@ def translate_old_flags(args: list[str]) -> list[str]:
 
 
 def check_finite(name: str, value: float | None) -> float | None:
-    """`value`, refused when JSON can't hold it. Raises RequestError."""
+    """Return `value`. Raises RequestError if it is infinite or NaN, which JSON can't hold."""
     if value is not None and not math.isfinite(value):
-        raise RequestError(f"{name} is {value}; it must be a number", param=name)
+        raise RequestError(f"{name} is {value}; it must be a finite number", param=name)
     return value

@@ -168,7 +168,7 @@ def test_ctrl_c_ends_the_batch(folder: Folder, daemon: BatchDaemon, monkeypatch:
     """Runs end, those that wait are removed."""
     folder.give(*({"problem": p} for p in ("soon 1", "waits 2", "right 3", "right 4")))
     press_ctrl_c(daemon, monkeypatch, 4)
-    said = "stopping after 1 search that run; Ctrl-C again cancels them"
+    said = "stopping when all searches in flight are done (1); Ctrl-C again cancels them"
     done = folder.ends(130, said, "--jobs", "2")
     assert "1 of 4 done; the same command resumes" in done.err
     assert list(folder.records()) == [1], "what ran is not lost"
@@ -205,10 +205,10 @@ def test_problems_in_flight(folder: Folder, daemon: BatchDaemon, monkeypatch: Pa
 
 def test_the_progress_bar_tells_what_runs_and_how_fast() -> None:
     speed = TokenSpeed()
-    assert speed.note(0, 0.0) == 0
+    assert speed.measure(0, 0.0) == 0
     for at_s in range(1, 9):
-        speed.note(100 * at_s, float(at_s))
-    per_s = speed.note(750, 9.0)  # a run that ended is not counted yet
+        speed.measure(100 * at_s, float(at_s))
+    per_s = speed.measure(750, 9.0)  # a run that ended is not counted yet
     assert per_s == pytest.approx(100 * 4 / 5)
 
 

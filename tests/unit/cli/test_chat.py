@@ -68,6 +68,8 @@ def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaem
     [
         ("/nope", "there is no command /nope"),
         ("/seed x", "seed is 'x'"),
+        ("/seed ²", "seed is '²'"),
+        (f"/seed {'9' * 5000}", "seed is '999"),
         ("/tree", "no search yet"),
         ("/search !", "no strategy '!'"),
         ("/search beem-4", "did you mean 'beam'?"),

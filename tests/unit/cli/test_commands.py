@@ -1,5 +1,6 @@
 """The other commands: daemon, runs, models, doctor; help and speed."""
 
+import errno
 import json
 import os
 import shlex
@@ -79,6 +80,8 @@ def test_help_imports_nothing_slow(cli: Cli) -> None:
         ("score", "there is no problem"),
         ("score p", "there is no solution"),
         ("score p s --output x", "--output needs --input"),
+        ("score p s --jobs 0", "--jobs needs --input"),
+        ("calibrate problems.jsonl -n 0", "n is 0; to calibrate it must be in [2, 256]"),
         ("score p --input x", "either --input or one problem"),
         ("score --input x", "--input needs --output"),
     ],
@@ -506,9 +509,13 @@ def test_pull_asks_the_hub_for_the_pinned_revision(
     assert cli("models", "pull", SKYWORK).code == 0, "it is here"
 
 
-def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
+def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     theirs = write_hub_model(tmp_path / "hf" / "hub", QWEN, QWEN_COMMIT, "Qwen2ForCausalLM")
     cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
+    with monkeypatch.context() as patch:
+        broken = OSError(errno.EIO, "Input/output error", "model.safetensors")
+        patch.setattr("flashedge.cli.models.shutil.rmtree", failing(broken))
+        cli.ends(2, "can't write model.safetensors: Input/output error", "models", "rm", SKYWORK)
     said = f"{QWEN}: not in FlashEdge's cache; nothing removed"
     assert f"removed {SKYWORK}" in cli.ends(0, said, "models", "rm", PAIR).err
     assert (theirs / "config.json").exists()

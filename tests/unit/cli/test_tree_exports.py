@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from flashedge.cli import daemon as daemon_commands
-from flashedge.cli.solve.html_page import page
+from flashedge.cli.solve.html_page import render_page
 from flashedge.client.run_view import CUT, MEANINGS, RunView, fold
 from flashedge.client.words import describe_distrust
 from flashedge.daemon import control
@@ -52,7 +52,7 @@ def view() -> RunView:
 
 def test_a_page_holds_the_whole_tree_and_loads_nothing(view: RunView) -> None:
     assert view.result is not None
-    made = Page(page(view, view.result, "is 1 < 2 & <script>alert(1)</script>?"))
+    made = Page(render_page(view, view.result, "is 1 < 2 & <script>alert(1)</script>?"))
     assert made.open == []
     names = [tag for tag, _ in made.tags]
     assert "script" not in names
@@ -74,7 +74,7 @@ def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones(view: RunV
     cut = dataclasses.replace(end, finish="length", answer=None)
     cut_view = dataclasses.replace(view, nodes={**view.nodes, end.id: cut})
     for shown, is_cut in ((view, False), (cut_view, True)):
-        made = Page(page(shown, {**view.result, "trusted": not is_cut}, ""))
+        made = Page(render_page(shown, {**view.result, "trusted": not is_cut}, ""))
         assert (describe_distrust() in made.words) == is_cut
         assert (MEANINGS[CUT] in made.words) == is_cut, "the legend has the marks of this tree"
         assert MEANINGS["pruned"] in made.words
@@ -84,7 +84,7 @@ def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones(view: RunV
 
 def test_a_page_of_a_run_that_failed() -> None:
     found = {"id": "r", "status": "failed", "error": {"message": "no <room>"}}
-    assert "no <room>" in Page(page(RunView(id="r"), found, "")).words
+    assert "no <room>" in Page(render_page(RunView(id="r"), found, "")).words
 
 
 def test_export_html(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.solve.html_page import page
+from flashedge.cli.solve.html_page import render_page
 from flashedge.client.run_view import RunView, fold
 from flashedge.config import load_config
 from flashedge.errors import StoreError
@@ -56,7 +56,9 @@ def test_all_runs_of_an_old_store_can_be_shown_and_replayed(old: Path) -> None:
         view = fold(RunView(id=run.id), tuple(store.events(run.id)))
         if run.status == "finished":
             assert len(view.nodes) == len(view.result["tree"]["nodes"])
-            assert "How many are left?" in page(view, archived.object(), "How many are left?")
+            assert "How many are left?" in render_page(
+                view, archived.object(), "How many are left?"
+            )
     store.close()
 
 
