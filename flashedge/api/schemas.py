@@ -131,7 +131,6 @@ class SolveBody(SearchOptions):
     chat_template_kwargs: dict[str, Any] | None = None
     keep_alive: float | str | None = None
     """How long the pair stays loaded after the run. See `bodies.parse_keep_alive`."""
-
     priority: int | None = None
     """Smaller is more urgent. Above 0 the run is batch work, which waits for everything else."""
     stream: bool | None = None

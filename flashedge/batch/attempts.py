@@ -144,8 +144,6 @@ class Attempts:
         cancels = [follow.cancel_quietly(self._client, name) for name in sorted(self._open)]
         return sum(await asyncio.gather(*cancels))
 
-    # ------------------------------------------------------------ inner
-
     async def _await_submissions(self) -> None:
         """Wait for open submissions, since a run can't be cancelled before it exists."""
         if self._submissions:

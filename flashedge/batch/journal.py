@@ -109,9 +109,6 @@ def _build_foreign_error(output: Path, sheet_path: Path) -> ConfigError:
     )
 
 
-# ---------------------------------------------------------------- problems
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRecord:
     """One problem that is over: a line of the output."""

@@ -266,8 +266,8 @@ def list_device_rows(profile: Profile) -> Iterator[tuple[str, str]]:
     for row in profile.device["transfers"]:
         kind = "pinned" if row["pinned"] else "pageable"
         yield f"{row['direction']}, {kind}", format_rate(row["bytes_per_s"], "B/s")
-    yield "launch", format_duration(profile.device["launch_s"])
-    yield "launch and wait", format_duration(profile.device["round_trip_s"])
+    yield "launch", format_short_time(profile.device["launch_s"])
+    yield "launch and wait", format_short_time(profile.device["round_trip_s"])
 
 
 def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
@@ -277,8 +277,8 @@ def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
         for phase, fit in model.fits.items():
             yield (
                 f"{model.name} {phase}",
-                format_duration(fit.overhead_s),
-                format_duration(fit.sequence_s),
+                format_short_time(fit.overhead_s),
+                format_short_time(fit.sequence_s),
                 format_rate(fit.flops_per_s, "") if fit.flops_per_s else "not met",
                 format_rate(fit.bytes_per_s, "") if fit.bytes_per_s else "not met",
                 f"{fit.median_error:.1%} / {fit.p90_error:.1%}",
@@ -314,7 +314,7 @@ def format_rate(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
-def format_duration(seconds: float) -> str:
+def format_short_time(seconds: float) -> str:
     """Three digits, such as 1.23 ms."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= 0.9995 * factor:

@@ -391,9 +391,6 @@ def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-# ---------------------------------------------------------------- ids
-
-
 def find_run(client: Any, given: str) -> str:
     """The one id that begins with `given`, with or without `run-`. An exact id always counts.
 

@@ -91,8 +91,6 @@ class Journal(Generic[K, R]):
             self._file, self.records = fresh, kept
             sync_folder(self.path)
 
-    # ------------------------------------------------------------ inner
-
     def _read(self, settings: Mapping[str, Any] | None) -> None:
         self._file.seek(0)
         data = self._file.readall()

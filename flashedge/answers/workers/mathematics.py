@@ -130,9 +130,6 @@ class MathGrader:
             return same
 
 
-# ---------------------------------------------------------------- in the worker
-
-
 class _Late(BaseException):
     """A comparison's time limit. Not an Exception, so that no library catches it."""
 

@@ -124,9 +124,6 @@ def _drop_nulls(turn: Any) -> Any:
     return kept
 
 
-# ---------------------------------------------------------------- tools
-
-
 def drop_empty_tools(body: dict[str, Any]) -> None:
     """Leave out an empty list of tools, and without tools what asks for no call.
 
@@ -283,9 +280,6 @@ def limit_tokens(body: dict[str, Any], most: int) -> None:
 def read_int(body: Mapping[str, Any], name: str) -> int | None:
     value = body.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-# ---------------------------------------------------------------- instructions
 
 
 def steady(text: str) -> str:

@@ -12,7 +12,6 @@ class Check:
     name: str
     verdict: str
     """GOOD, WARNING or BAD."""
-
     detail: str
     hint: str | None = None
     """What the user can do about it."""

@@ -194,16 +194,12 @@ def score_file(
         raise typer.Exit(output.NO_RESULT)
 
 
-# ---------------------------------------------------------------- files
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionRecord:
     """A line of the input, and of the output once it is scored."""
 
     id: ProblemId
     """Its id in the file, or else its line number."""
-
     fields: Mapping[str, Any]
     """The whole line: problem, solution or steps, and others; then the scores."""
 

@@ -85,8 +85,6 @@ class SimScheduler:
         self._max_batched_tokens = max_batched_tokens
         self._places: dict[str | None, int] = {}
 
-    # ------------------------------------------------------------ requests arrive and leave
-
     def add(self, sequence: SimSequence) -> None:
         sequence.state = _S.WAITING
         insort(self.waiting, sequence, key=self._rank_waiting)
@@ -140,8 +138,6 @@ class SimScheduler:
         """Sort waiting requests by their programs now, and as they arrive. What runs goes on."""
         self._places = {key: place for place, key in enumerate(keys)}
         self.waiting.sort(key=self._rank_waiting)
-
-    # ------------------------------------------------------------ one step
 
     def plan(self) -> tuple[Slice, ...]:
         """Choose the next batch and allocate its blocks. Empty when there is no request."""

@@ -187,7 +187,11 @@ def test_rows_and_roofs_tell_the_figures() -> None:
     assert roof[1][0] == pytest.approx(9e10 / 2e10)
     assert roof[0][1] == pytest.approx(roof[0][0] * 2e10)
     assert marks == {name for name in lines if not name.startswith("roof")}
-    figures = (shown.format_duration(0), shown.format_duration(2.5e-9), shown.format_rate(5, "B/s"))
+    figures = (
+        shown.format_short_time(0),
+        shown.format_short_time(2.5e-9),
+        shown.format_rate(5, "B/s"),
+    )
     assert figures == ("0", "2 ns", "5 B/s")
 
 
