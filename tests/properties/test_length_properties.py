@@ -4,7 +4,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import (
@@ -44,15 +44,20 @@ def sample(distribution: LengthDistribution, limit: int, drawn: int, seed: int) 
 
 @settings(max_examples=60, deadline=None)
 @given(DISTRIBUTIONS, LIMITS, DRAWN)
+@example(LogT(1.0, 0.01, 2.25), 9373, 0)
 def test_quadrature_is_monte_carlo(
     distribution: LengthDistribution, limit: int, drawn: int
 ) -> None:
     assume(drawn < limit and survive(distribution, drawn) > -600)
     exact = compute_figures(distribution, limit, drawn=drawn)
     samples = [sample(distribution, limit, drawn, seed) for seed in range(SEEDS)]
+    # Of a heavy tail, what is rarer than one in all samples may be missing from them.
+    rare = np.geomspace(1e-300, 1 / (SEEDS * SAMPLES), 1000)
+    lengths = distribution.inverse_survival(rare * np.exp(survive(distribution, drawn)))
+    unseen = np.trapezoid(np.clip(lengths, drawn, limit), rare) / (1 - CONFIDENCE)
     figures = exact.expected, exact.median, exact.conditional_value_at_risk
     for figure, values in zip(figures, zip(*samples, strict=True), strict=True):
-        close = 8 * stdev(values) / SEEDS**0.5 + 1e-3 * fmean(values) + 1e-4
+        close = 8 * stdev(values) / SEEDS**0.5 + 1e-3 * fmean(values) + 1e-4 + unseen
         assert figure == pytest.approx(fmean(values), abs=close)
 
 
