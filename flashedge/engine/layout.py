@@ -1,8 +1,8 @@
 """Chooses the cards that the engines of a pair run on, by the configuration and the driver.
 
 Both engines share the first visible card unless the settings say otherwise. vLLM's own executors
-spread an engine over several cards, with as much memory on each. So two engines share all their
-cards or none: if they shared some, a part of the cards that one has alone would stay unused.
+spread an engine over several cards, with the same amount of memory on each. So two engines share
+all their cards or none: if they shared some, memory of the unshared ones would stay unused.
 """
 
 from dataclasses import dataclass
@@ -123,6 +123,6 @@ def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
     known = ", ".join(f"{i} ({card.name})" for i, card in enumerate(visible))
     raise ConfigError(
         f"devices names card {device} for the {role}; the visible cards are {known}",
-        hint="`nvidia-smi -L` lists numbers and ids; CUDA_VISIBLE_DEVICES hides cards",
+        hint="`nvidia-smi -L` lists ids; numbers count the cards that CUDA_VISIBLE_DEVICES shows",
         param="devices",
     )

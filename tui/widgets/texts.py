@@ -35,7 +35,7 @@ class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
 
 
 class ProblemPanel(TextPanel):
-    """The shown run's problem. A small terminal shows its beginning until it has the focus."""
+    """The shown run's problem. In a small terminal, only its beginning unless it has the focus."""
 
     def __init__(self) -> None:
         super().__init__("problem")
@@ -91,7 +91,7 @@ class StepPanel(TextPanel):
     def __init__(self) -> None:
         super().__init__("step", "Step")
         self.text = ""
-        """The marked node's text, as it is shown. Empty without a node."""
+        """The selected node's text, or only its end while it is generated. Empty without a node."""
 
     def show(self, state: Dashboard, selected: NodeId | None) -> None:
         run, prediction = state.shown, state.prediction
@@ -100,7 +100,7 @@ class StepPanel(TextPanel):
             if self.remember_drawn(None):
                 self.retitle("Step")
                 self.text = ""
-                self._words.update(Text("the marked node's text stands here", style=DIM))
+                self._words.update(Text("the selected node's text appears here", style=DIM))
             return
         growing, tail = run.growing.get(node.id), run.tails.get(node.id, "")
         if self.remember_drawn(node, growing, tail, run.rollouts, prediction):

@@ -53,8 +53,8 @@ class Retention:
         Returns how many. Raises StoreError. now: unix seconds, by default those of `_tell_time`."""
         removed = 0
         if self._days is not None:
-            limit = (self._tell_time() if now is None else now) - self._days * DAY_S
-            while found := self._store.list_oldest(limit):
+            end = (self._tell_time() if now is None else now) - self._days * DAY_S
+            while found := self._store.list_oldest(ended_before=end):
                 removed += self._delete(found)
         while self._store.measure_bytes() > self._most_bytes:
             if not (found := self._store.list_oldest(limit=1)):
@@ -71,7 +71,9 @@ class Retention:
         return min(time.time(), wall_s + time.monotonic() - steady_s)
 
     def _delete(self, run_ids: list[str]) -> int:
+        deleted = 0
         for run_id in run_ids:
             with suppress(NotFound):  # a client was faster
                 self._store.delete(run_id)
-        return len(run_ids)
+                deleted += 1
+        return deleted

@@ -42,19 +42,19 @@ from flashedge.scheduling.rollouts.limiter import (
 
 POLL_S = 0.25
 """Seconds between two polls of the engines while boosted runs go on. Chosen by hand: other requests
-wait so long for boosts to end, which users notice at ten times as much; polling has its price."""
+wait for boosts to end for up to this long, and users would notice ten times as much."""
 OTHERS_POLLS = 2
-"""Polls in a row in which sequences of others must appear to count, because an engine goes on with
-cancelled ones for a moment."""
+"""Polls in a row after which sequences of others count. An engine goes on with cancelled ones for a
+moment, so those of a single poll may be ours."""
 KEPT_SHARE = 0.1
 """Share of an engine's KV and batch that boosting leaves free for what comes before the next poll.
 Chosen by hand: a hundredth does not hold one more path, and all would leave nothing to boost."""
-OWN_CARDS = "own"
-"""`Health.kv_memory` of engines that run on cards of their own."""
 MIN_SAMPLE_TOKENS = 500
-"""Fewest tokens from which the daemon's time for a token is estimated."""
+"""Fewest tokens from which the daemon's time for a token is estimated. Chosen by hand: a handful
+would be ruled by one slow event."""
 MAX_SAMPLE_TOKENS = 5_000
-"""Older samples are scaled down to this many tokens, so that the estimate follows changes."""
+"""Older samples are scaled down to this many tokens, so that the estimate follows changes. Chosen
+by hand: some seconds of a card."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -69,7 +69,8 @@ class BoostedEngines(Protocol):
     def rollout_cost(self) -> RolloutCost | None: ...
     @property
     def max_sequences(self) -> int: ...
-    async def views(self) -> Mapping[str, EngineView]: ...
+    async def views(self) -> Mapping[str, EngineView]:
+        """The views of "generator" and "verifier". Raises EngineError."""
 
 
 class Boosting:
@@ -287,7 +288,8 @@ class _PairBoosting:
 
 
 def _has_no_room(view: EngineView, max_sequences: int) -> bool:
-    """Whether requests wait that the next step can't take: its batch or its KV memory is full."""
+    """Whether requests wait that the next step can't take, since the engine's batch is full or its
+    KV memory beyond what KEPT_SHARE leaves."""
     is_short = view.quota_blocks * (1 - KEPT_SHARE) < view.blocks_used
     return view.waiting > 0 and (view.running >= max_sequences or is_short)
 
@@ -340,7 +342,7 @@ def build_rollout_cost(
     both = curves.generator, curves.verifier
     if not all(isinstance(curve, MeasuredCurve) for curve in both):
         return None
-    has_own = OWN_CARDS in {engine.health().kv_memory for engine in (generator, verifier)}
+    has_own = "own" in {engine.health().kv_memory for engine in (generator, verifier)}
     return RolloutCost(
         generator=curves.generator,
         verifier=curves.verifier,

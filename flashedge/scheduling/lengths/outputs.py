@@ -1,4 +1,4 @@
-"""What is predicted and learned from: a request before it runs, and how long its outputs became."""
+"""Predictions are made for a request, and learned from the lengths of its outputs."""
 
 import hashlib
 from array import array
@@ -44,13 +44,13 @@ class LengthRequest:
 class OutputLengths:
     """The lengths of one prompt's outputs, as weighted points. A censored output is only known to
     be longer. In a search tree, paths share their beginnings. A path that continues as four
-    children counts once up to the point where they part, so that point has a weight of 1 - 4. The
-    weights of a tree add up to the number of its first steps."""
+    children counts once up to the point where they part. That point has a weight of -3: 1 for the
+    path, less 4 for the children. A tree's weights add up to the number of its first steps."""
 
     tokens: tuple[int, ...]
     """(num_points,) length at each point, at least 1."""
     is_censored: tuple[bool, ...]
-    """(num_points,) whether the output was cut there, and not ended by the model."""
+    """(num_points,) whether the output is only known to be longer, as where paths part."""
     weights: tuple[float, ...]
     """(num_points,) how often each point counts. Negative for some censored points only."""
 

@@ -42,7 +42,8 @@ class Rules:
     ranks_kinds: bool = True
     """Whether chats go before searches, and both before batch work."""
     escalate_after_s: float | None = 60.0
-    """A program that got no token for this long goes first until it is over. None: none does."""
+    """A program that got no token for this long goes first until it is over. None: none does. See
+    the setting scheduling_escalate_s."""
 
 
 class ActivePrograms:
@@ -119,8 +120,8 @@ class ActivePrograms:
             self._served_tokens[program.client] += tokens
 
     def note_start(self, key: str, now_s: float) -> float | None:
-        """Note that a member runs. Returns the seconds that its program waited if it had not
-        started before."""
+        """Note that a member of the program `key` runs. Returns the seconds that the program
+        waited, if it had not started before."""
         program = self._programs.get(key)
         if program is None or program.started_s is not None:
             return None
@@ -136,7 +137,7 @@ class ActivePrograms:
         limit = self.rules.escalate_after_s
         if limit is not None:
             for program in programs:
-                # it stays escalated, since it would starve with one token a minute too
+                # It stays escalated: one token a minute would starve it as well.
                 program.is_escalated |= now_s - program.waits_since_s >= limit
         works = {program.key: program.work for program in programs}
         queued = Queued(

@@ -36,8 +36,8 @@ class BestOfN(LevelSearch):
         return self.expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))
 
     def remember_checkpoint(self, state: LevelState) -> LevelState:
-        """Without a policy: remember after each path of the level that a policy could have been
-        asked there."""
+        """Without a policy, remember a checkpoint after each path but the last, at most
+        MAX_PENDING: a policy could have been asked there."""
         if self.policy is not None:
             return state
         ended = state.complete[: min(MAX_PENDING, self.n - 1)]
@@ -56,8 +56,8 @@ class BestOfN(LevelSearch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistency(BestOfN):
-    """Take the most frequent answer, ties to the earlier one: without a verifier every selection is
-    a majority vote. Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4."""
+    """Take the most frequent answer, ties to the earlier one: without a verifier every path
+    weighs the same. Ref: arXiv 2412.20993 App. A. A policy is asked between batches: App. G.4."""
 
     name: ClassVar[str] = "self_consistency"
     scores_levels: ClassVar[bool] = False

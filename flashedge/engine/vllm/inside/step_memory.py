@@ -28,13 +28,14 @@ from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 
 
 @torch.inference_mode()
-def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str, int]:
+def measure_step(runner: Any, kv_bytes: int, *, kv_is_in_torch: bool) -> dict[str, int]:
     """Run the largest step and return its peaks in bytes, with what the process holds.
 
-    "forward" is the model's peak. "noise" is what sampling takes beside "logits" and "logprobs".
-    "resident" is the peak of the process in RAM during the step, or what it holds of its card
-    without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
-    PyTorch does not see. kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
+    "forward" is the model's peak, above what was held before. "noise" is what sampling takes beside
+    "logits" and "logprobs". "resident" is the process's peak of RAM during the step on a CPU, and
+    on a card what it holds without its KV after the step. "weights" are 0 on a CPU, where vLLM's
+    library packs them into memory that PyTorch does not see. kv_bytes, kv_is_in_torch: see
+    `count_beside_kv`. Not read on a CPU.
     """
     Path("/proc/self/clear_refs").write_text("5")  # resets Linux's peak of this process, VmHWM
     with watch_peak(runner.device) as read_peak:
@@ -48,15 +49,15 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
             count = sample(runner, last)
             sampler = read_peak()
     del hidden, last
-    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * count
-    logits = count * (runner.dtype.itemsize + single)  # the model's, and a copy in float32
+    copy_bytes, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * count
+    logits = count * (runner.dtype.itemsize + copy_bytes)  # the model's, and a copy in float32
     if runner.device.type == "cpu":
         lines = Path("/proc/self/status").read_text().splitlines()
         weights = 0
         resident = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
     else:
         weights = int(runner.model_memory_usage)
-        resident = count_beside_kv(kv_bytes, is_kv_torchs=is_kv_torchs)
+        resident = count_beside_kv(kv_bytes, kv_is_in_torch=kv_is_in_torch)
     return {
         "weights": weights,
         "forward": forward,
@@ -176,20 +177,22 @@ class LiveBytes(TorchDispatchMode):
 
 MOST_OUTSIDE = 8 << 30
 """More bytes than a process holds outside torch's memory and its KV. NVML may tell the bytes of a
-process in another container that has the same id. A larger difference gives that away."""
+process with the same pid in another container, and a larger difference gives that away. Chosen by
+hand: CUDA's context and kernels take 1 GiB at most, and another engine's weights often more."""
 
 
-def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
-    """Count the bytes of the current card that this process holds without its KV. kv_bytes: the KV
-    that has memory on this card now. is_kv_torchs: whether torch allocated it."""
+def count_beside_kv(kv_bytes: int, *, kv_is_in_torch: bool) -> int:
+    """Count the bytes of the current card that this process holds without its KV. Where NVML does
+    not tell them, they are torch's and CONTEXT_BYTES. kv_bytes: the KV that has memory on this card
+    now. kv_is_in_torch: whether torch allocated it."""
     import pynvml
 
-    torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)
+    in_torch = torch.cuda.memory_reserved() - (kv_bytes if kv_is_in_torch else 0)
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
     told = ask_nvml(pynvml, f"GPU-{card.uuid}")
-    if told is not None and torchs <= told - kv_bytes <= torchs + MOST_OUTSIDE:
+    if told is not None and in_torch <= told - kv_bytes <= in_torch + MOST_OUTSIDE:
         return told - kv_bytes
-    return torchs + CONTEXT_BYTES
+    return in_torch + CONTEXT_BYTES
 
 
 def ask_nvml(nvml: Any, card: str) -> int | None:

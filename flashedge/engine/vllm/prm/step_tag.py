@@ -61,8 +61,8 @@ class StepTagPrm(LogitScore):
       training data ("… 18 ки" was trained to become "… 18 +"). In a SentencePiece vocabulary they
       are "▁ки", "▁+", "▁-" (12902, 648, 387). A step's own newlines become spaces, because a
       newline begins the next step. "Step k:" is put before a step that does not begin with it.
-    - `openr`: five newlines as the tag (Math-psa and what was trained by OpenR's scripts, its
-      adapter merged into the base model). Steps follow the tag after a space, without a number.
+    - `openr`: five newlines as the tag (Math-psa and other models of OpenR's scripts, with
+      the adapter merged into the base model). Steps follow the tag after a space, without a number.
     - `versa`: " \n\n" after the problem, " \n\n\n\n" as the tag, labels without a space
       (Llama-PRM800K, VersaPRM and Multi-RM's dPRM, adapters merged).
 
@@ -148,10 +148,10 @@ class RlhflowPrm(LogitScore):
     """user: problem step 1, assistant: +, user: step 2, assistant: +, …
 
     The score is P("+") against P("-") at the last token before the assistant's answer. The chat
-    template gives the text around problem and steps: a path is `head` problem step `ask` "+"
-    `between` step `ask` "+" …. The answer to the last step is left out: nothing after a scored
-    token changes its score. Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py (its "-3
-    position").
+    template gives the text around problem and steps: a path is `head` problem step `ask` `between`
+    step `ask` …, where `between` begins with the answer "+". The last step has no answer, since
+    nothing after a scored token changes its score.
+    Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py (its "-3 position").
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
@@ -192,8 +192,8 @@ def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[
     middle, has_step, ask = rest.partition(_STEP)
     if not (has_problem and has_step and ask and middle.startswith(ask + good)):
         raise CheckpointError(
-            f"{path}: the chat template opens the assistant's turn in another way than it "
-            "writes that turn later",
+            f"{path}: the chat template leaves out the problem or a step, or begins an answer "
+            "otherwise than it asks for one",
             hint="the checkpoint is not of family rlhflow, or its template is another model's",
         )
     return head, ask, middle.removeprefix(ask)

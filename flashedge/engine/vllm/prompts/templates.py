@@ -37,7 +37,8 @@ _SEARCHES = frozenset(
         "count",
     ]
 )
-"""Methods and filters that search a text for their arguments."""
+"""Methods and filters that search a text for their arguments. The text that `replace` puts in is
+treated like the one that it searches for."""
 _COMPARES = frozenset({"==", "!=", "eq", "ne", "in"})
 """Operators and tests that compare a value with a text."""
 _Token = tuple[str, str]
@@ -45,13 +46,13 @@ _Token = tuple[str, str]
 
 
 def find_written(source: str, tokens: Iterable[str]) -> frozenset[str]:
-    """Find which of the tokens the template may write."""
+    """Find which of the tokens the template may write. Raises TemplateSyntaxError."""
     texts = [text for (_, text), written in _walk(source) if written]
     return frozenset(t for t in tokens if any(t in text for text in texts))
 
 
 def rewrite(source: str, spelling: PrivateSpelling) -> str:
-    """Spell the tokens in the template's own texts privately."""
+    """Spell the tokens in the template's own texts privately. Raises TemplateSyntaxError."""
     halves = _list_halves(spelling.tokens)
     return "".join(
         _mark_halves(spelling.spell(text), kind, halves, spelling) if written else text
@@ -80,7 +81,9 @@ def _walk(source: str) -> list[tuple[_Token, bool]]:
         kind, text = pieces[at]
         before = [pieces[i] for i in significant[max(0, place - 1) : place]]
         if kind == "operator" and text in "([{":
-            callers.append(before[0][1] if before and before[0][0] == "name" else "")
+            of_loop = place > 2 and pieces[significant[place - 3]] == ("name", "for")
+            is_name = bool(before) and before[0][0] == "name"
+            callers.append(before[0][1] if is_name and not of_loop else "")
         elif kind == "operator" and text in ")]}" and callers:
             callers.pop()
         elif kind == "variable_begin" or kind == "block_begin":
@@ -92,11 +95,12 @@ def _walk(source: str) -> list[tuple[_Token, bool]]:
 
 
 def _is_searched(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
-    """Whether a text in an expression is searched for or compared, and not written. callers: what
-    each open bracket calls."""
+    """Whether a text in an expression is searched for or compared, and not written. callers: the
+    name before each open bracket, such as a filter, a test or `in`. Empty for others, and for the
+    list of a loop, `for x in [`."""
     is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
     is_excluded = [text for _, text in after] == ["not", "in"]
-    return is_compared or is_excluded or (bool(callers) and callers[-1] in _SEARCHES)
+    return is_compared or is_excluded or (bool(callers) and callers[-1] in _SEARCHES | _COMPARES)
 
 
 def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:

@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, ByT5Tokenizer
 
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder
+from flashedge.engine.vllm.prompts.templates import find_written
 from flashedge.errors import CheckpointError, RequestError
 from flashedge.models.registry import BUNDLED
 from flashedge.types import Message
@@ -115,6 +116,15 @@ def test_an_added_token_that_no_template_writes_is_an_ordinary_word() -> None:
     word = tokenizer.convert_tokens_to_ids("<h1>")
     assert word in prompts.encode("a <h1> b")
     check_equal(tokenizer, ["a <h1> b"], None)
+
+
+def test_a_text_that_a_template_looks_for_is_not_written() -> None:
+    tokens = [f"<{letter}>" for letter in "abcdef"]
+    source = (
+        "{% if x in ['<a>'] or x is eq('<b>') or x.split('<c>') != '<d>' %}{{ '<e>' }}{% endif %}"
+        "{% for y in ['<f>'] %}{{ y }}{% endfor %}"
+    )
+    assert find_written(source, tokens) == {"<e>", "<f>"}
 
 
 def test_a_template_still_finds_thinking_in_what_a_client_sends() -> None:

@@ -48,7 +48,7 @@ CARD = "0a2b3c4d"
 """The id of `FakeNvml`'s card, as torch gives it."""
 
 
-@pytest.mark.parametrize("is_kv_torchs", [True, False])
+@pytest.mark.parametrize("kv_is_in_torch", [True, False])
 @pytest.mark.parametrize(
     ("told", "expected", "uuid"),
     [
@@ -66,13 +66,13 @@ def test_where_nvml_does_not_tell_the_bytes_torch_does(
     told: dict[int, int | None] | None,
     expected: int | None,
     uuid: str,
-    is_kv_torchs: bool,
+    kv_is_in_torch: bool,
 ) -> None:
-    reserved, card = 2 * GIB + (KV if is_kv_torchs else 0), SimpleNamespace(uuid=uuid)
+    reserved, card = 2 * GIB + (KV if kv_is_in_torch else 0), SimpleNamespace(uuid=uuid)
     processes = told and [SimpleNamespace(pid=p, usedGpuMemory=size) for p, size in told.items()]
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(ComputeRunningProcesses=processes))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    found = step_memory.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
+    found = step_memory.count_beside_kv(KV, kv_is_in_torch=kv_is_in_torch)
     assert found == (expected or 2 * GIB + CONTEXT_BYTES)

@@ -44,8 +44,8 @@ class KvMemory:
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
 
     def measure_step_memory(self, kv_bytes: int) -> dict[str, int]:
-        is_kv_torchs = kv_tensor.get_kv_range().mechanism == KEPT
-        return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_kv_torchs)
+        kv_is_in_torch = kv_tensor.get_kv_range().mechanism == KEPT
+        return measure_step(self.model_runner, kv_bytes, kv_is_in_torch=kv_is_in_torch)
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
         return kv_tensor.get_kv_range().release(block_ids)
