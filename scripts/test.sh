@@ -34,8 +34,9 @@ types=$(mktemp)
 trap 'rm -f "$types"' EXIT
 "$VENV/bin/python" -m mypy >"$types" 2>&1 &
 failed=0
-# Two processes: tests that share engines or a daemon are a group, which runs in one of them.
-run pytest -q -n 2 --dist loadgroup -m "${marks# and }" "$@" || failed=1
+# Three processes even on two cores, since tests wait for engines and daemons. Tests that share
+# engines or a daemon are a group, which runs in one of them.
+run pytest -q -n 3 --dist loadgroup -m "${marks# and }" "$@" || failed=1
 printf '== mypy\n'
 wait $! || failed=1
 cat "$types"

@@ -20,7 +20,7 @@ READY = "import sys; print('{\"ready\": true}', flush=True); "
 
 @pytest.fixture(scope="module")
 async def grader() -> AsyncIterator[MathGrader]:
-    made = MathGrader(limit_s=1.0)
+    made = MathGrader(limit_s=30.0)  # a busy machine may need seconds
     yield made
     await made.close()
 
@@ -111,8 +111,12 @@ async def test_clusters_are_named_by_their_lowest_node(grader: MathGrader) -> No
 
 @pytest.mark.timeout(60)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: MathGrader) -> None:
-    assert not await grader.equal("9^{9^{9^{9}}}", r"\sqrt{3}")
+async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(
+    grader: MathGrader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(grader, "_limit_s", 1.0)
+        assert not await grader.equal("9^{9^{9^{9}}}", r"\sqrt{3}")
     assert await grader.equal(r"\sqrt{4}", "2")
 
 

@@ -17,7 +17,7 @@ case "$2" in
   mypy) exit "${MYPY:-0}" ;;
 esac
 """
-PYTEST = "-m pytest -q -n 2 --dist loadgroup -m"
+PYTEST = "-m pytest -q -n 3 --dist loadgroup -m"
 
 
 @pytest.fixture
