@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import AsyncMock, Mock
 
 import httpx
@@ -10,7 +11,6 @@ import pytest
 
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import Reconnection, RetryPolicy, cancel_quietly, follow, retry
-from flashedge.client.protocol import explain_missing_end
 from flashedge.client.run_view import Numbered
 from flashedge.errors import (
     DaemonError,
@@ -46,7 +46,7 @@ def client(handler: Handler) -> AsyncClient:
 
 
 def stream(
-    *items: tuple[int, object], size: int = 7, error: Exception | None = None, status: str = ""
+    *items: tuple[int, object], size: int = 7, error: Exception | None = None, status: Any = ""
 ) -> AsyncClient:
     """A client of a daemon that sends these events in small pieces. status: the run's."""
     body = b": open\n\n" + encode_events(list(items))  # type: ignore[arg-type]
@@ -71,12 +71,15 @@ async def test_events_come_in_pieces_however_the_network_cuts(size: int) -> None
     ("error", "status", "kind", "said"),
     [
         (httpx.ReadError("cut"), "", DaemonError, "lost the daemon"),
+        (None, "queued", DaemonError, "closed the stream"),
         (None, "running", DaemonError, "closed the stream"),
         (None, "interrupted", RunInterrupted, "was interrupted"),
+        (None, "cancelled", RunInterrupted, "was interrupted"),
+        (None, None, RunInterrupted, "was interrupted"),
     ],
 )
 async def test_a_stream_without_the_runs_end(
-    error: Exception | None, status: str, kind: type[Exception], said: str
+    error: Exception | None, status: str | None, kind: type[Exception], said: str
 ) -> None:
     got = []
     async with stream((3, SCORED), error=error, status=status) as daemon:
@@ -153,13 +156,6 @@ def test_pauses_double_up_to_the_longest_and_an_event_resets_the_failures() -> N
         assert pauses == [0.5, 1, 2, 4, 8, 8, 8, None], "it gives up"
         connection.receive(7)
     assert policy.find_pause_s(10**6) == 8
-
-
-def test_an_open_run_can_be_followed_again_and_a_closed_one_was_interrupted() -> None:
-    for status in ("queued", "running"):
-        assert type(explain_missing_end("r", status)) is DaemonError
-    for closed in ("interrupted", "cancelled", None):
-        assert type(explain_missing_end("r", closed)) is RunInterrupted
 
 
 async def test_a_lost_connection_resumes_after_the_last_event() -> None:

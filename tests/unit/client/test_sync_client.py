@@ -20,7 +20,7 @@ from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestErro
 from flashedge.types import Message
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.hostile import acting_texts
-from tests.support.story import RESULT, STORY
+from tests.support.story import STORY
 
 
 @pytest.fixture(autouse=True)
@@ -164,26 +164,15 @@ def test_health_while_starting_is_no_error_but_nobody_or_another_on_the_port_is(
             c.health()
 
 
-def test_runs() -> None:
-    daemon = FakeDaemon()
-    with client(daemon) as c:
-        assert c.run("run-1")["answer"] == RESULT["answer"]
-        assert c.runs(limit=3, status="finished")["data"][0]["id"] == "run-1"
-        c.cancel("run-1")
-        c.delete("run-1")
-        assert c.status()["pair"] == "bundled"
-    assert daemon.requests[1].url.params == httpx.QueryParams({"limit": 3, "status": "finished"})
-    assert daemon.cancelled == ["run-1"]
-
-
 def test_scores_are_asked_for_without_half_characters() -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         assert request.extensions["timeout"]["read"] is None
         return httpx.Response(200, json={"asked": json.loads(request.content)})
 
+    steps = (MappingProxyType({"text": "ok \ud83d"}), "b")
     with client(httpx.MockTransport(answer)) as c:
-        found = c.score({"problem": "p", "solution": ["a\ud83d", "b"]})
-    assert found == {"asked": {"problem": "p", "solution": ["a\ufffd", "b"]}}
+        found = c.score(MappingProxyType({"problem": "caf\udce9", "steps": steps, "n": 2}))
+    assert found == {"asked": {"problem": "caf�", "steps": [{"text": "ok �"}, "b"], "n": 2}}
 
 
 def test_answers_that_need_a_loaded_pair_may_take_minutes() -> None:
@@ -217,10 +206,11 @@ def test_chat() -> None:
     assert "seed" not in daemon.bodies("/v1/chat/completions")[0]
 
 
-def test_the_client_brings_nothing_of_the_daemons() -> None:
+def test_the_clients_bring_nothing_of_the_daemons_or_the_dashboards() -> None:
     bad = {"vllm", "torch", "fastapi", "transformers"}
-    bad |= {"flashedge.api", "flashedge.runtime", "flashedge.search"}
-    code = f"import sys, flashedge.client.sync_client; assert not {bad} & set(sys.modules)"
+    bad |= {"flashedge.api", "flashedge.runtime", "flashedge.search", "flashedge.tui", "textual"}
+    clients = "flashedge.client.sync_client, flashedge.client.async_client"
+    code = f"import sys, {clients}; assert not {bad} & set(sys.modules)"
     run([sys.executable, "-c", code], check=True)
 
 
@@ -236,17 +226,6 @@ def test_any_body_can_be_encoded_and_valid_unicode_is_sent_as_it_is(
 ) -> None:
     json.dumps(make_sendable(value), ensure_ascii=False).encode()
     assert make_sendable(valid) == valid
-
-
-def test_half_surrogates_are_marked() -> None:
-    messages = (MappingProxyType({"content": "ok \ud83d"}),)
-    body = MappingProxyType({"problem": "caf\udce9", "messages": messages, "n": 2})
-    assert make_sendable(body) == {"problem": "caf�", "messages": [{"content": "ok �"}], "n": 2}
-
-
-def test_the_codes_of_errors_are_distinct() -> None:
-    codes = [kind.code for kind in errors.list_error_types()]
-    assert len(codes) == len(set(codes))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
