@@ -244,24 +244,6 @@ def show_title(widget: Widget, app: DashboardApp) -> str:
     return app.screen._compositor.render_strips()[widget.region.y].text
 
 
-async def test_a_filter_is_no_markup() -> None:
-    texts = ("[/", "[", "]", "[/]", "[b]", "[@click=app.quit]")
-    row = rig.summary(RUN, "finished", problem=f"A problem with {' '.join(texts)} in it.")
-    daemon = rig.FakeDaemon(row, items=rig.stored_items())
-    async with rig.opened(daemon) as (pilot, app):
-        await until(pilot, lambda: app.query_one(BeamTree).count)
-        for panel in (app.query_one(RunList), app.query_one(BeamTree)):
-            panel.focus()
-            await pilot.press("slash")
-            for text in texts:
-                app.query_one("#filter", Input).value = ""
-                app.post_message(events.Paste(text))
-                await until(pilot, lambda: panel.filter == text)  # noqa: B023
-                await until(pilot, lambda: f"· /{text}" in show_title(panel, app))  # noqa: B023
-                assert panel.count == (panel.id == "runs")
-            await pilot.press("escape")
-
-
 async def test_an_answer_is_no_markup() -> None:
     answers = ("[a=1,b=2]", "[/]", "[link=http://x]y", "[x]", "[A]", "[bold]")
     answers += ("[@click=app.quit]5", "\\[4]")

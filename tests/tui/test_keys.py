@@ -39,7 +39,7 @@ async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
 async def opened(
     status: str = "finished", size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[tuple[Pilot[None], DashboardApp, rig.FakeDaemon, rig.Clock]]:
-    rows = rig.summary(OVER, status), rig.summary(OTHER, "finished", problem="Other one.")
+    rows = rig.summary(OVER, status), rig.summary(OTHER, "finished", problem="Other [one.")
     daemon, clock = rig.FakeDaemon(*rows, items=rig.stored_items()), rig.Clock()
     if status == "running":
         daemon.logs[OVER] = rig.live_items()[:200]
@@ -79,8 +79,8 @@ async def test_a_filter_of_the_runs_chooses_one_that_it_shows() -> None:
         assert "no run matches /zzz" in runs.render_line(0).text
         assert runs.border_title == "Runs · 0 of 225 · /zzz"
         assert app.state.chosen == OVER
-        await pilot.press("escape", "slash", *"other")
-        assert (runs.count, runs.filter) == (1, "other")
+        await pilot.press("escape", "slash", *"other [")
+        assert (runs.count, runs.filter) == (1, "other [")
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
         assert (runs.items[runs.cursor].id, runs.is_marked) == (OTHER, True)
         await pilot.press("enter")

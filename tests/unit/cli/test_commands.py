@@ -35,12 +35,13 @@ SKYWORK = "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B"
 PAIR = "qwen-1.5b+skywork-1.5b"
 
 
-def test_help_imports_nothing_slow(cli: Cli) -> None:
+def test_help_imports_nothing_slow_and_no_dashboard(cli: Cli) -> None:
     code = (
         "import sys\n"
         "from flashedge.cli.main import main\n"
         "main(['--help'])\n"
-        "heavy = ('torch', 'vllm', 'transformers', 'fastapi', 'uvicorn', 'httpx', 'psutil')\n"
+        "heavy = ['torch', 'vllm', 'transformers', 'fastapi', 'uvicorn', 'httpx', 'psutil']\n"
+        "heavy += ['textual', 'flashedge.tui']\n"
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

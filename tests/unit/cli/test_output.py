@@ -34,11 +34,6 @@ def test_long_messages(monkeypatch: Patch, say: Callable[[str], None], is_termin
     assert longest <= WIDTH if is_terminal else longest >= len(LONG)
 
 
-def test_a_message_is_not_markup(capfd: pytest.CaptureFixture[str]) -> None:
-    output.print_error(RequestError("[red] :smile:", hint="[/nope]"))
-    assert capfd.readouterr().err == "error: [red] :smile:\n  [/nope]\n"
-
-
 def list_options(command: Any, name: str = "flashedge") -> Iterator[tuple[str, list[str]]]:
     for below in getattr(command, "commands", {}):
         yield from list_options(command.get_command(None, below), f"{name} {below}")

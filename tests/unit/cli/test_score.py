@@ -35,10 +35,15 @@ def test_a_row_for_each_step_and_for_the_whole(cli: Cli, daemon: ScoreDaemon) ->
     assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": [RIGHT, WRONG]}]
 
 
-def test_json_is_the_daemons_answer(cli: Cli, daemon: ScoreDaemon) -> None:
-    done = cli("score", "--json", PROBLEM, "So 19.")
-    assert json.loads(done.out)["data"][0]["step_scores"] == [0.06]
-    assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": "So 19."}]
+def test_a_solution_on_standard_input_and_the_daemons_answer_as_json(
+    cli: Cli, daemon: ScoreDaemon, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(RIGHT))
+    done = cli("score", "--json", PROBLEM)
+    assert json.loads(done.out)["data"][0]["step_scores"] == [0.07, 0.06]
+    assert cli("score", PROBLEM, "So 19.").code == 0
+    asked = [body["solution"] for body in daemon.bodies("/v1/score")]
+    assert asked == [RIGHT, "So 19."], "a single solution is no list"
 
 
 def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: Path) -> None:
@@ -50,12 +55,6 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: P
     (asked,) = daemon.bodies("/v1/score")
     assert asked == {"problem": PROBLEM, "solution": [RIGHT, WRONG], **settings}
     assert daemon.requests[-1].headers["x-flashedge-program"] == "filter"
-
-
-def test_a_solution_on_standard_input(cli: Cli, daemon: ScoreDaemon, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(RIGHT))
-    assert cli("score", PROBLEM).code == 0
-    assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": RIGHT}]
 
 
 def test_a_solution_that_is_too_long(cli: Cli, daemon: ScoreDaemon) -> None:

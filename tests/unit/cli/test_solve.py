@@ -177,6 +177,7 @@ def finish_with(monkeypatch: Patch, **fields: Any) -> None:
 
 
 CUT = completion(finish_reason="step_limit", answer=None)
+LOW_SCORE = "The verifier gives this answer a low score (0.00). It is probably wrong."
 
 
 @pytest.mark.parametrize(
@@ -204,6 +205,7 @@ CUT = completion(finish_reason="step_limit", answer=None)
         ),
         ({"unboxed": True}, ("No path has a boxed answer.",), "low score"),
         ({"unboxed": False}, (), "No path has a box"),
+        ({"trusted": False, "completions": [completion(score=0.004)]}, (LOW_SCORE,), "No answer"),
         ({"trusted": True}, (), "probably wrong"),
         ({"trusted": None}, (), "probably wrong"),
         ({"baseline": True, "deterministic": False}, ("not batch-invariant",), "probably wrong"),
@@ -224,18 +226,15 @@ def test_what_is_said_of_a_result(
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])
-def test_no_answer_exits_1_in_every_output(cli: Cli, monkeypatch: Patch, flag: str) -> None:
+def test_no_answer_and_one_of_low_score_are_told_in_every_output(
+    cli: Cli, monkeypatch: Patch, flag: str
+) -> None:
     finish_with(monkeypatch, answer=None, text="", completions=[], cut_by="deadline")
     done = cli.ends(1, "", "solve", "p", flag)
     assert done.err.startswith("No answer: the deadline passed before a path was complete.")
     assert done.out == "" or json.loads(done.out)["answer"] is None
-
-
-@pytest.mark.parametrize("flags", [[], ["-q"], ["--json"]])
-def test_an_answer_of_low_score(cli: Cli, monkeypatch: Patch, flags: list[str]) -> None:
     finish_with(monkeypatch, trusted=False, completions=[completion(score=0.004)])
-    warning = "The verifier gives this answer a low score (0.00). It is probably wrong."
-    assert warning in cli.ends(0, "", "solve", "p", *flags).err.splitlines()
+    assert LOW_SCORE in cli.ends(0, "", "solve", "p", flag).err.splitlines()
 
 
 def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
