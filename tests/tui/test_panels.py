@@ -221,7 +221,7 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert name[1:3] == name[3:5] == name[5:7], name
 
 
-async def test_the_theme_is_remembered(tmp_path: Path) -> None:
+async def test_the_theme_is_remembered_and_one_that_is_not_known_is_ours(tmp_path: Path) -> None:
     file = tmp_path / "new" / "theme"
     async with watching(rig.stored_items(), (120, 40), theme_file=file) as (pilot, app):
         assert not file.exists()
@@ -230,12 +230,9 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
         await until(pilot, file.exists)
     async with watching(rig.stored_items(), (120, 40), theme_file=file) as (_, app):
         assert app.theme == "nord"
-
-
-async def test_a_theme_that_is_not_known_is_ours(tmp_path: Path) -> None:
     for content in (b"", b"\xff\xfe", b"no such theme\n"):
-        (tmp_path / "theme").write_bytes(content)
-        async with rig.opened(rig.FakeDaemon(), theme_file=tmp_path / "theme") as (_, app):
+        file.write_bytes(content)
+        async with rig.opened(rig.FakeDaemon(), theme_file=file) as (_, app):
             assert app.theme == OURS.name, content
 
 

@@ -6,6 +6,8 @@ import fcntl
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -321,6 +323,19 @@ def test_a_cap_for_each_holds_in_a_shared_budget(folder: Folder, daemon: BatchDa
     assert folder.records()[1]["tokens"] == 700
 
 
+@asynccontextmanager
+async def leave(sent: asyncio.Event, answer: Any) -> AsyncIterator[Attempts]:
+    """The attempts of a run whose submission was given up once it was `sent`."""
+    async with AsyncClient("http://daemon", transport=httpx.MockTransport(answer)) as client:
+        attempts = Attempts(client, "key", {})
+        work = asyncio.create_task(attempts.run(0, "slow"))
+        await sent.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        yield attempts
+
+
 async def test_a_run_being_submitted_is_cancelled_once_it_exists(daemon: BatchDaemon) -> None:
     """What was sent arrives, whether or not the sender waits for the answer."""
     sent, arrives, arrivals = asyncio.Event(), asyncio.Event(), []
@@ -336,13 +351,7 @@ async def test_a_run_being_submitted_is_cancelled_once_it_exists(daemon: BatchDa
         sent.set()
         return await asyncio.shield(arrivals[-1])
 
-    async with AsyncClient("http://daemon", transport=httpx.MockTransport(slow)) as client:
-        attempts = Attempts(client, "key", {})
-        work = asyncio.create_task(attempts.run(0, "slow"))
-        await sent.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+    async with leave(sent, slow) as attempts:
         asyncio.get_running_loop().call_soon(arrives.set)
         assert await attempts.cancel_open() == 1
         await asyncio.gather(*arrivals)
@@ -358,13 +367,7 @@ async def test_a_run_that_never_arrived_does_not_count_as_cancelled(daemon: Batc
             raise httpx.ConnectError("away")
         return daemon.answer(request)
 
-    async with AsyncClient("http://daemon", transport=httpx.MockTransport(lose)) as client:
-        attempts = Attempts(client, "key", {})
-        work = asyncio.create_task(attempts.run(0, "slow"))
-        await sent.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+    async with leave(sent, lose) as attempts:
         assert await attempts.cancel_open() == 0
 
 

@@ -459,8 +459,7 @@ class Client:
 class Clock:
     """Stands for the module `time` where pings are sent. Moves by hand only."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
+    now = 0.0
 
     def monotonic(self) -> float:
         return self.now
