@@ -9,9 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
-from flashedge.events import RunFinished, RunStarted
+from flashedge.errors import EngineDead, QueueFull
+from flashedge.events import RunFailed, RunFinished, RunStarted
+from tests.support import openai_suite
 from tests.support.api_rig import Live, make_app, post_bytes, serving, wait_until
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService, build_run_result, script
@@ -268,3 +271,41 @@ def test_head_answers_as_get_without_a_body(live: Live, path: str) -> None:
 def test_head_of_a_stream_ends_at_once(live: Live) -> None:
     assert httpx.head(queue_run(live)).status_code == 200
     wait_until(lambda: live.service.last.followers == 0)
+
+
+# ---------------------------------------------------------------- the openai package's exceptions
+
+KEY = "sesame"
+
+
+@pytest.fixture
+def locked() -> Iterator[Live]:
+    service = FakeService()
+    with serving(make_app(service, api_key=KEY), service) as server:
+        yield server
+
+
+def test_a_wrong_key_raises_an_authentication_error(locked: Live) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        openai_suite.Clients(locked.base_url).openai.models.list()
+
+
+def test_an_error_of_the_runtime_raises_its_openai_error(locked: Live) -> None:
+    clients = openai_suite.Clients(locked.base_url, KEY)
+    for failure in (QueueFull("16 wait", retry_after_s=1), EngineDead("it is gone")):
+        locked.service.protocols = FakeProtocols(failure=failure)
+        for stream in (False, True):
+            with pytest.raises(openai.InternalServerError) as caught:
+                clients.chat("bundled", stream=stream)
+            assert (caught.value.status_code, caught.value.code) == (503, failure.code)
+            assert caught.value.response.headers["retry-after"]
+
+
+def test_a_search_that_fails_within_the_stream_raises(locked: Live) -> None:
+    locked.service.autoplay = False
+    stream = openai_suite.Clients(locked.base_url, KEY).chat("bundled:beam-4", stream=True)
+    next(iter(stream))
+    failed = RunFailed(error="the generator died twice", code="engine_dead")
+    locked.call(lambda: locked.service.last.emit(RunStarted(config={}, queue_s=0.0), failed))
+    with pytest.raises(openai.APIError, match="died twice"):
+        list(stream)
