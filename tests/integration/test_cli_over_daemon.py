@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -14,7 +13,7 @@ import pytest
 from flashedge.config import Config
 from flashedge.daemon import control
 from tests.support import commands
-from tests.support.commands import cli, list_runs, start_cli, start_simulated, url_of, wait_for
+from tests.support.commands import cli, list_runs, start_cli, url_of, wait_for
 
 pytestmark = pytest.mark.xdist_group("command line")  # one process starts the shared daemon
 LONG = ("-n", "512", "--set=branching=2", "--set=max_steps=200")
@@ -100,23 +99,6 @@ def test_a_search_that_waits_says_so_everywhere(shared_daemon: subprocess.Popen[
     _, told = waiting.communicate(timeout=60)
     assert f"run {queued['id']} waits: next" in told
     assert waiting.returncode == 0, told
-
-
-def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
-    process = start_cli("solve", "p", *LONG)
-    (run,) = wait_for(lambda: list_runs("running"))
-    time.sleep(0.3)
-    daemon.kill()
-    daemon.wait(60)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (4, "")
-    assert f"the daemon went away during run {run['id']}" in err
-    assert f"flashedge runs show {run['id']}" in err
-    start_simulated(config)
-    shown = cli("runs", "show", run["id"])
-    assert shown.stdout.startswith("interrupted")
-    assert len(cli("runs", "export", run["id"]).stdout.splitlines()) > 2
-    assert cli("solve", "p", "-n", "2").returncode == 0
 
 
 def test_daemon_stopped_in_mid_run(config: Config, daemon: subprocess.Popen[bytes]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from flashedge.client.run_view import RunView, fold
 from flashedge.config import Config
 from flashedge.daemon import control
 from flashedge.daemon.files import find_log_path
@@ -111,6 +112,9 @@ def test_the_commands_work_on_it(config: Config, tmp_path: Path) -> None:
         assert json.loads(head)["run"]["status"] == run["status"]
         items = [(row["seq"], from_json(row["event"])) for row in map(json.loads, events)]
         assert build_replay(run["id"], items).advance(1e9).due == len(items)
+        if run["status"] == "finished":
+            view = fold(RunView(id=run["id"]), tuple(items))
+            assert len(view.nodes) == len(shown["tree"]["nodes"])
         page = tmp_path / f"{run['id']}.html"
         assert cli("runs", "export", run["id"], "-o", str(page)).returncode == 0
         assert "How many are left?" in page.read_text()

@@ -1,6 +1,5 @@
 """Open-ended answers grouped by a model: vectors, groups, the worker, and refused models."""
 
-import asyncio
 import json
 import logging
 import os
@@ -118,19 +117,6 @@ async def test_a_killed_worker_is_replaced(worker: EmbeddingGroups) -> None:
     assert worker.worker.pid is not None
     os.kill(worker.worker.pid, signal.SIGKILL)
     assert await worker.group(TEXTS) == before
-
-
-async def test_the_loop_goes_on_while_the_worker_works(tmp_path: Path) -> None:
-    sign = tmp_path / "sign"
-    code = f"""import os, time
-sys.stdin.readline()
-while not os.path.exists({str(sign)!r}): time.sleep(0.01)
-print('{{"groups": [0, 0]}}', flush=True)"""
-    made = EmbeddingGroups(tmp_path, 0.9, command=(sys.executable, "-c", READY + code))
-    asyncio.get_running_loop().call_later(0.05, sign.touch)
-    assert await made.group(["x", "y"]) == ("x", "x")
-    await made.close()
-    assert made.worker.pid is None
 
 
 @pytest.mark.parametrize(

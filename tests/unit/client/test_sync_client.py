@@ -76,8 +76,10 @@ def test_daemon_gone_for_good() -> None:
                 return super().answer(request)
             raise httpx.ConnectError("refused")
 
-    with client(Gone(cut_after=2)) as c, pytest.raises(DaemonError, match="went away during run"):
+    went_away = pytest.raises(DaemonError, match="went away during run run-1")
+    with client(Gone(cut_after=2)) as c, went_away as e:
         list(c.solve({"problem": "p"}))
+    assert "flashedge runs show run-1" in (e.value.hint or "")
 
 
 def test_closing_the_stream_closes_the_connection() -> None:

@@ -1,4 +1,4 @@
-"""Stores that an earlier FlashEdge wrote: they open, show, replay and export.
+"""Stores that an earlier FlashEdge wrote: they open and migrate.
 
 `store_schema_1.sqlite.gz` was written by the code of commit 0c93182, with simulated engines: runs
 of five strategies, one of them cut by its deadline, one cancelled, one failed, and one that a kill
@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.solve.html_page import render_page
-from flashedge.client.run_view import RunView, fold
 from flashedge.config import load_config
 from flashedge.errors import StoreError
 from flashedge.events import CertaintyUpdated, RunFailed
@@ -28,7 +26,7 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.validation import Request
-from flashedge.runtime.run import ArchivedRun, summarize
+from flashedge.runtime.run import ArchivedRun
 from flashedge.types import Problem
 from tests.support.made_run import build_result
 from tests.support.paths import DATA
@@ -39,27 +37,6 @@ def old(tmp_path: Path) -> Path:
     path = tmp_path / "runs.sqlite"
     path.write_bytes(gzip.decompress((DATA / "store_schema_1.sqlite.gz").read_bytes()))
     return path
-
-
-def test_all_runs_of_an_old_store_can_be_shown_and_replayed(old: Path) -> None:
-    store = RunStore(old)
-    store.interrupt_unfinished()
-    runs = store.list(limit=100)
-    statuses = ["cancelled", "failed", *["finished"] * 6, "interrupted"]
-    assert sorted(run.status for run in runs) == statuses
-    for run in runs:
-        stored = store.get(run.id)
-        assert summarize(stored, None)["problem"] == "How many are left?"
-        archived = ArchivedRun(stored, store)
-        assert archived.plan.request.problem.messages[0].content == "How many are left?"
-        assert archived.object()["status"] == run.status
-        view = fold(RunView(id=run.id), tuple(store.events(run.id)))
-        if run.status == "finished":
-            assert len(view.nodes) == len(view.result["tree"]["nodes"])
-            assert "How many are left?" in render_page(
-                view, archived.object(), "How many are left?"
-            )
-    store.close()
 
 
 def test_renamed_fields_keep_their_values(old: Path) -> None:
