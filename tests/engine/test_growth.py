@@ -35,7 +35,7 @@ WALKED = {
         "service._runs",
         "service._tasks",
         "service._schedulers[].programs._programs",
-        "service._loader._loaded[]._protocols()._serves.output_processor.request_states",
+        "service._loader._loaded[]._protocols()._serving.output_processor.request_states",
     },
 }
 """Some of the tables that must be among those that are counted."""
