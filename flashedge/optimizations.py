@@ -98,7 +98,9 @@ class Features:
         " Experimental: it has not run on a card.",
     )
     """vLLM's."""
-    gang: bool = feature(True, "Let programs that have started go before those that have not.")
+    gang: bool = feature(
+        True, "Let programs that have started go before those that have not. No effect under fcfs."
+    )
     """Ref: arXiv 2412.20993."""
     fair_clients: bool = feature(
         True, "Let clients take turns by what they were served. No effect under fcfs."

@@ -3,11 +3,12 @@
 import re
 
 _UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-_SIZE = re.compile(r"([+-]?\d[\d_]{0,40})\s*([kmg]ib)?", re.IGNORECASE)  # `int` refuses thousands
+_SIZE = re.compile(r"([+-]?\d[\d_]{0,40})\s*([kmg]ib)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes of a size such as "512MiB" or "1048576". None when `text` is no size."""
+    """The bytes of a size such as "512MiB" or "-1". None when `text` is no size, or has over 41
+    digits."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None

@@ -15,7 +15,8 @@ from starlette.routing import Match
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 RETRY_AFTER_S = 2
-"""When a client may ask again while engines load. Chosen by hand: small pairs load in seconds."""
+"""When a client may ask again after a 503, unless the queue is full. Chosen by hand: small pairs
+load in seconds."""
 
 
 class Refusal(RequestError):
@@ -79,7 +80,7 @@ def _replace_nonfinite(value: Any) -> Any:
     return value
 
 
-BUG = FlashEdgeError("a bug in FlashEdge", hint="flashedge logs shows it")
+BUG = FlashEdgeError("a bug in FlashEdge", hint="`flashedge logs` shows it")
 
 
 class Json(JSONResponse):
@@ -130,7 +131,7 @@ def list_methods(request: Request) -> list[str]:
 
 
 async def handle_bad_parameter(request: Request, error: Exception) -> Response:
-    """A query or path parameter of the wrong type."""
+    """A query or path parameter with a wrong value."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])

@@ -37,8 +37,9 @@ from flashedge.profiler.profile import load_memory, save_memory
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
     """The configuration with the KV sizes and the batch limit that the engines start with.
 
-    Sizes that are not set are planned from the memory that is free now. Raises ConfigError where
-    the pair does not fit, EngineError where no card answers. nvml: see `profiler.gpu.read_cards`.
+    If both sizes are set, they are taken as they are. Else they are planned from the memory that is
+    free now: raises ConfigError where the pair does not fit, EngineError where no card answers.
+    nvml: see `profiler.gpu.read_cards`.
     """
     generator, verifier = find_explicit(pair, config)
     if generator is not None and verifier is not None:
@@ -48,7 +49,7 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
 
 
 def count_sequences(config: Config) -> int:
-    """Most sequences in one step of an engine: as set, or else this device's default."""
+    """Most sequences in one step of an engine: as set, or else the most tried on this device."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 
@@ -100,7 +101,7 @@ def read_ram() -> CardMemory:
 
 
 def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemory | None:
-    """Find what both engines took at their first start here with this limit. None if unknown."""
+    """Find what both engines were measured to take here with this limit. None if unknown."""
     try:
         fingerprint = compute_profile_fingerprint(pair, config)
         found = load_memory(_locate(pair, config), fingerprint, sequences)

@@ -94,7 +94,7 @@ class Service:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines. If they raise EngineError, `health` reports failed."""
+        """Start the engines. Raises EngineError; `health` then reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
         self._retention.look()
@@ -167,8 +167,8 @@ class Service:
         return self._schedulers[pair]
 
     def pairs(self) -> dict[str, PairState]:
-        """The pairs that are loaded or being loaded, by name, the most recently used one last.
-        Without any, the default pair."""
+        """The pairs that are loaded or being loaded, by name: last the most recently used
+        one, then the one being loaded. Without any, the default pair."""
 
         async def read_nothing() -> dict[str, EngineView]:
             return {}
@@ -187,7 +187,7 @@ class Service:
     # ------------------------------------------------------------ runs
 
     def check_queue(self, pair: str) -> None:
-        """Raises QueueFull when no further run of this pair may wait."""
+        """Raises QueueFull when no further run of this pair may wait, and DaemonStopping."""
         self._check_open()
         self.scheduler(pair).queue.check_room()
 
@@ -210,8 +210,9 @@ class Service:
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         caller: who asks, and how urgently.
-        Raises ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict when the
-        run with this id, or the continued one, was submitted with another request.
+        Raises ContextOverflow, QueueFull, DaemonStopping, EngineDead, ConfigError, RequestError,
+        NotFound for `continues`, and Conflict if the id is another request's, or the earlier run
+        can't be continued.
         """
         self._check_open()
         pair = self._loader.get(request.pair)
@@ -261,7 +262,7 @@ class Service:
         text: str | None = None,
     ) -> list[dict[str, Any]]:
         """List runs as `RunStore.list` chooses them, each as `summarize` describes it. A search for
-        `text` may read every run, so it goes on in a thread."""
+        `text` may read every run, so it runs in a thread."""
         read = partial(self._store.list, limit=limit, before=before, status=status, text=text)
         stored = read() if text is None else await asyncio.to_thread(read)
         return [summarize(run, self._runs.get(run.id)) for run in stored]

@@ -122,9 +122,6 @@ def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
     return name
 
 
-# ---------------------------------------------------------------- options of strategies
-
-
 @dataclass(frozen=True, slots=True)
 class _Option:
     kind: type

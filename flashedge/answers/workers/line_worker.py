@@ -36,7 +36,7 @@ class LineWorker:
         fallback: str,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """name and fallback, which says what the caller does without the worker, are for the log.
+        """name: for the log, as is fallback, what the caller does without the worker.
         environ: variables added to the daemon's own."""
         self._name = name
         self._command = tuple(command)
@@ -83,12 +83,12 @@ class LineWorker:
             self._starts_failed = 0
             return True
         self._starts_failed += 1
-        why = found.get("failed") or "it exited at once"
+        why = found.get("failed") or "it exited or gave no answer"
         log.warning("the %s worker did not start (%s); %s", self._name, why, self._fallback)
         return False
 
     async def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
-        """Ask the running child. Returns None, and stops the child, if it died or hung."""
+        """Ask the running child. If it died, hung or wrote no JSON, returns None and stops it."""
         child, reply = self._process, None
         assert child is not None
         assert child.stdin is not None

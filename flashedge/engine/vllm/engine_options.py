@@ -55,7 +55,7 @@ class EngineOptions:
     boundaries: Mapping[str, Any] = field(default_factory=dict)
     """The generator's rules (`search.step_rules.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
-    """Whether tokens are drawn by PyTorch on a card too, instead of by our Triton kernel."""
+    """Whether PyTorch draws the tokens (`sampling.naive`), not our kernel for the device."""
     visible_cards: str | None = None
     """CUDA_VISIBLE_DEVICES of the engine's process. None leaves it as the daemon's."""
     cards: int = 1
@@ -171,10 +171,10 @@ def build_options(
     *,
     on_card: bool,
 ) -> EngineOptions:
-    """Build the options of an engine, except for its cards (`place_engine`).
+    """Build the options of an engine, without its cards (`place_engine`) and what `VllmPair` adds.
 
-    name: generator or verifier. path: of its checkpoint. kv_bytes: of KV at its start. room: bytes
-    of KV that it may grow to; None keeps it at `kv_bytes`.
+    name: generator or verifier. path: of its checkpoint. kv_bytes: size of its KV at its start.
+    room: bytes of KV that it may grow to; None keeps it at `kv_bytes`.
     """
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]

@@ -96,8 +96,6 @@ class Predictions:
             log.warning("no lengths are learned from the stored runs of %s: %s", pair, failure)
             return HistoryPredictor()
 
-    # ------------------------------------------------------------ stored runs, in a thread
-
     def _learn_stored(self, name: str) -> HistoryPredictor:
         """Learn from the pair's newest runs since its models last changed, oldest first."""
         until = time.monotonic() + MAX_READING_S

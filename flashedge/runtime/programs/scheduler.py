@@ -1,8 +1,8 @@
 """Decides which runs of one pair start, and in which order its engines serve what they have.
 
 A run, or a plain request, is a member of a program: its own, or the one whose key it carries. The
-queue follows the order of programs (`scheduling.programs.active`). While there are programs, the
-engines get this order whenever it has changed: by an event, or just by waiting.
+queue follows the order of programs (`scheduling.programs.active`). Except under fcfs, the engines
+get this order whenever it has changed: by an event, or just by waiting.
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -190,7 +190,7 @@ class PairScheduler:
     # ------------------------------------------------------------ plain requests
 
     def add_request(self, ask: PlainAsk) -> str:
-        """Let a request of the engines join its program. Returns its name as a member."""
+        """Let a plain request join its program. Returns its name as a member."""
         caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
         request = LengthRequest(
             pair=ask.pair, prompt_ids=ask.prompt_ids, max_tokens=ask.max_tokens, outputs=ask.choices
@@ -338,7 +338,7 @@ class PairScheduler:
 
 
 class RunQueue:
-    """Holds runs until they may start. Up to `limit` runs wait; further ones are refused."""
+    """Holds the waiting and the running runs. Up to `limit` wait; further ones are refused."""
 
     def __init__(
         self,
@@ -354,7 +354,7 @@ class RunQueue:
         self._running: dict[str, None] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self.changes = 0
-        """How often a run has entered or left the queue."""
+        """How often a run has entered, started or left."""
 
     @property
     def running(self) -> tuple[str, ...]:

@@ -149,9 +149,6 @@ def save_calibration(found: Calibration, config: Config) -> Path:
     return path
 
 
-# ---------------------------------------------------------------- for a run
-
-
 def collect_settings(request: Request) -> dict[str, Any]:
     """What a run's answers and measures depend on besides problem, pair, strategy and n."""
     return {

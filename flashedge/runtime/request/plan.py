@@ -19,7 +19,7 @@ MCTS, BOOST = "mcts", "boost"
 """The strategy that can be boosted, and the option that says whether it is."""
 OFF, ASKED, ALL = "off", "asked", "all"
 """Values of scheduling_boost. off: no run is boosted; asked: runs that ask for it; all: every MCTS
-run that neither refuses nor sets what `decide_boost` excludes."""
+run that does not refuse and that `decide_boost` does not exclude."""
 USUAL = {"parallel": 1, "take": "launch"}
 """Options of MCTS, with the only values that a boosted run may give them."""
 
@@ -68,7 +68,7 @@ def make_plan(request: Request, config: Config, fingerprint: Callable[[], str]) 
 
 
 def is_boosted(request: Request) -> bool:
-    """Whether a run with this request of its plan is boosted."""
+    """Whether a run is boosted. request: its plan's, where that was decided."""
     return request.strategy == MCTS and bool(request.options.get(BOOST))
 
 
@@ -86,7 +86,7 @@ def decide_boost(request: Request, mode: str) -> Request:
     if asked and excluded:
         raise RequestError(
             f"a boosted run has no {' and no '.join(excluded)} of its own",
-            hint=f"leave out one of boost and {excluded[0]}",
+            hint=f"leave out boost, or {' and '.join(excluded)}",
             param="options",
         )
     may_be = not (excluded or request.baseline or request.deterministic)
@@ -116,7 +116,7 @@ def decide_exit(request: Request, config: Config, fingerprint: Callable[[], str]
         note = f"the calibration of {found.date} is not used: {changed}; calibrate again"
         return Plan(request=request, early_exit_source=DEFAULTS, early_exit_note=note)
     if found.rule is None:
-        note = f"the calibration of {found.date} found no early exit that pays: the run is whole"
+        note = f"the calibration of {found.date} found no early exit that pays, so the run is whole"
         chosen = replace(request, early_exit=None)
         return Plan(request=chosen, early_exit_source=CALIBRATION, early_exit_note=note)
     chosen = replace(request, early_exit=given.take_rule(found.rule))
@@ -140,7 +140,7 @@ def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
     limited = replace(earlier.request, token_budget=now.token_budget, deadline_s=now.deadline_s)
     if replace(earlier, request=limited) != plan:
         raise Conflict(
-            f"run {run_id} was submitted with another request;"
+            f"run {run_id} had another request or early exit;"
             " only token_budget and deadline_s may differ",
             param="continues",
         )

@@ -1,4 +1,4 @@
-"""Predictions are made for a request, and learned from the lengths of its outputs."""
+"""What a predictor of lengths takes: a request, and the output lengths that it learns from."""
 
 import hashlib
 from array import array
@@ -35,7 +35,7 @@ class LengthRequest:
 
     @property
     def prompt_key(self) -> bytes:
-        """8 bytes that equal prompts share: a hash of the text, or of the token ids without one."""
+        """An 8-byte hash of the text or, if there is no text, of the token ids."""
         data = self.text.encode() or array("q", self.prompt_ids).tobytes()
         return hashlib.blake2b(data, digest_size=8).digest()
 

@@ -19,8 +19,8 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How many rollouts a search may have in flight from now on. It is told like a result. A search
-    with more rollouts cancels those of least reward."""
+    """How many rollouts a search may have in flight from now on. The search is told it like a
+    result, and cancels rollouts of least reward if it has more."""
 
     rollouts: int
     """At least 1."""
@@ -56,7 +56,7 @@ class NodeStatistics:
     reward: float = 0.0
     """Aggregate of the scores of the path to the node. 1.0 at the root."""
     prior: float = 0.0
-    """P(s, a): the node's share before it is visited."""
+    """P(s, a): the node's share among its siblings before it is visited."""
     visits: int = 0
     """N: ended rollouts through the node."""
     value: float = 0.0
@@ -222,8 +222,8 @@ def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
 
 
 def choose_least(flights: Iterable[Flight], count: int) -> tuple[Flight, ...]:
-    """Choose the `count` rollouts of least reward, or none below 1. In a tie one that waits comes
-    first, then the one launched last. Ref: arXiv 2604.00510, Algorithm 1, line 14."""
+    """Choose the `count` rollouts of least reward, none if it is below 1. In a tie one that
+    waits comes first, then the one launched last. Ref: arXiv 2604.00510, Algorithm 1, line 14."""
 
     def rank(flight: Flight) -> tuple[float, bool, int]:
         return flight.reward, flight.stage is not Stage.WAITING, -flight.number

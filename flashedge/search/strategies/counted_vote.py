@@ -2,7 +2,7 @@
 
 GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
 
-CHECK --sure, or no path is left--> SCORE (best of n only) --> DONE
+CHECK --sure, or GENERATE --no path is left--> SCORE (best of n only) --> DONE
 
 A group of paths takes as long as its longest one. So a vote begins with a few paths. When those
 that end first agree, the others are cancelled; when they differ, more begin at once.
@@ -68,7 +68,7 @@ Move = tuple[CountedState, tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSelfConsistency(Search[CountedState]):
-    """Self-consistency that stops by its counts. `policy` must be one that `find_lead` finds."""
+    """Self-consistency that stops by its counts. `find_lead` must find a rule in `policy`."""
 
     name: ClassVar[str] = "self_consistency"
     scores_levels: ClassVar[bool] = False

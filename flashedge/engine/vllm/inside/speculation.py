@@ -10,7 +10,7 @@ A draft that does not run is *paused*, a state that vLLM lacks: its request has 
 PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a requested step
 needs them. Once it is queued again, vLLM resumes it with its KV (`kv_holding_waiting`). A token of
 it may be in flight. vLLM calls that token *stale*, delivers it like any other, and does not resume
-the request before.
+the request until then.
 
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
@@ -243,7 +243,7 @@ class Speculation:
     # ------------------------------------------------------------ the end of a step
 
     def forgets_token(self, request: Request) -> bool:
-        """Whether the request's new token comes after the end of its draft and is to be dropped."""
+        """Whether the request's new token comes after its draft's end, to be dropped. True once."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False
@@ -409,8 +409,8 @@ class Speculation:
         *,
         spared: Request | None = None,
     ) -> bool:
-        """Free the KV of the lowest-ranked candidate among drafts that do not run, or else of the
-        last candidate among waiting steps. False if none has KV. spared: never a candidate."""
+        """Free the KV of the candidate that would run last among drafts that do not run, or else of
+        the last among waiting steps. False if none has KV. spared: never a candidate."""
         scheduler = self._scheduler
         idle = [
             (draft.rank, job.request)

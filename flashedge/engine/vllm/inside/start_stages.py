@@ -1,7 +1,7 @@
 """Tells the daemon what this engine process does while it starts.
 
-The stages are read from the records of vLLM's log and from the bars of `tqdm`. They would otherwise
-fill the daemon's log, to which FlashEdge lets only errors through. Checked with vLLM 0.32.0.
+The stages are read from the records of vLLM's log and from the bars of `tqdm`. Neither is shown:
+only errors reach the daemon's log. Checked with vLLM 0.32.0.
 """
 
 import contextlib

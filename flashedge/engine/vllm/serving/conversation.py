@@ -17,7 +17,7 @@ from flashedge.types import Message, Problem
 
 NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
 """Marks around the notes of a search in what clients see as reasoning."""
-_NOTES = re.compile(r"\[search\]\n.*?(\[/search\]\n|\Z)", re.DOTALL)
+_NOTES = re.compile(rf"{re.escape(NOTES_BEGIN)}.*?({re.escape(NOTES_END)}|\Z)", re.DOTALL)
 _INSTRUCTS = frozenset({"system", "developer"})
 _VERIFIER_ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
@@ -114,7 +114,7 @@ def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
-    """Make lists of iterators over parts, which some validators give: they are read twice."""
+    """Make a list of each content that is an iterator, since contents are read twice."""
     return [
         {**each, "content": list(each["content"])}
         if isinstance(each, Mapping) and isinstance(each.get("content"), Iterator)
