@@ -239,7 +239,7 @@ class Reader:
         word = WORDS + more % NUM_WORDS, -log(NUM_WORDS)
         if self._first == THEREFORE or not inner:
             ends = _compute_hazard(last or (3,), self._length + 2)
-            return self._box_answer(more) if u < ends else word
+            return _pick(u, ends, self._box_answer(more), word)
         return _pick(u, _compute_hazard(inner, self._length + 1), (BLANK_LINE, 0.0), word)
 
     def _box_answer(self, more: int) -> tuple[int, float]:
