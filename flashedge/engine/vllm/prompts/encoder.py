@@ -144,7 +144,7 @@ class PromptEncoder:
             ours = self.hf.apply_chat_template(
                 probe, chat_template=rewritten, **options, **self.variables
             )
-        except Exception:
+        except Exception:  # a template may raise anything that its expressions raise
             return False
         expected = tuple(self.hf.encode(text, add_special_tokens=False))
         return self.encode(join_roles(ours, self.spelling)) == expected

@@ -108,7 +108,7 @@ def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
     if given is None or given.all_constraints_none():
         return None
     fields = {name: value for name, value in dataclasses.asdict(given).items() if name[0] != "_"}
-    return {name: value for name, value in fields.items() if value not in (None, False)}
+    return {n: value for n, value in fields.items() if value is not None and value is not False}
 
 
 class PathOutputs:
