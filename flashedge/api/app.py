@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 def create_app(
     service: Service, config: Config, pairs: Mapping[str, Pair] | None = None
 ) -> FastAPI:
-    """The application. pairs: those that requests may name; None means the ones of models.toml.
+    """Build the application. The service starts and stops with its server.
 
-    The service starts and stops with the server. Raises ConfigError when other machines could
-    reach it without a key.
+    pairs: those that requests may name; None means those of models.toml. Raises ConfigError when
+    other machines could reach the server without a key.
     """
     check_exposure(config)
     servable = ServablePairs(config, service.default_pair, pairs)
@@ -69,6 +69,7 @@ def create_app(
     )
     app.state.service = service
     app.add_exception_handler(FlashEdgeError, failures.handle_error)
+    # nobody reads this answer; 499 is nginx's status for a client that has left
     app.add_exception_handler(ClientGone, lambda request, error: Response(status_code=499))
     app.add_exception_handler(HTTPException, failures.handle_http_exception)
     app.add_exception_handler(RequestValidationError, failures.handle_bad_parameter)

@@ -1,4 +1,4 @@
-"""Parse request bodies: JSON without NaN, then the schema. Errors name the field that is wrong."""
+"""Parse request bodies: JSON without NaN that matches a schema. Errors name the wrong field."""
 
 import difflib
 import json
@@ -17,8 +17,8 @@ from flashedge.errors import RequestError
 
 B = TypeVar("B", bound=BaseModel)
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
-"""What may be half a surrogate pair: an escape in JSON, or a surrogate that came as bytes."""
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""What may be half a surrogate pair: an escape of JSON, or a surrogate encoded in the body."""
+_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
@@ -130,8 +130,8 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
     """("messages", 0, "role") -> messages[0].role"""
     text = ""
     for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
 
 
 def describe_body(kind: type[BaseModel]) -> dict[str, Any]:
@@ -158,13 +158,13 @@ def _inline(node: Any, shared: dict[str, Any]) -> Any:
 def parse_keep_alive(value: Any) -> float | None:
     """The seconds of the field `keep_alive`: a number, or a text such as "90", "10m" or "1h30m".
 
-    Returns None for null. A negative time never ends. Raises RequestError.
+    A negative number means forever. Returns None for null. Raises RequestError.
     """
     if value is None:
         return None
     seconds: Any = _parse_duration(value) if isinstance(value, str) else value
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not abs(seconds) <= sys.float_info.max:  # NaN, or an integer of 400 digits
+    if not is_number or not abs(seconds) <= sys.float_info.max:  # so NaN is refused too
         raise RequestError(
             f"keep_alive is {value!r}",
             hint='give seconds, or a text such as "10m"; 0 unloads at once, -1 never',
@@ -182,4 +182,4 @@ def _parse_duration(text: str) -> float | None:
         return sign * float(text)
     if not text or _PART.sub("", text):
         return None
-    return sign * sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text))
+    return sign * sum(float(count) * _UNIT_S[unit] for count, unit in _PART.findall(text))

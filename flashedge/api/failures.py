@@ -16,7 +16,7 @@ from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 RETRY_AFTER_S = 2
 """When a client may ask again after a 503, unless the queue is full. Chosen by hand: small pairs
-load in seconds."""
+load in seconds, and clients that ask all the time delay that."""
 
 
 class Refusal(RequestError):
@@ -39,7 +39,7 @@ class Refusal(RequestError):
 
 
 class ErrorDetail(BaseModel):
-    """Errors in Anthropic's protocol have neither param nor code."""
+    """What an error says. In Anthropic's protocol it has neither param nor code."""
 
     message: str
     type: str
@@ -93,7 +93,7 @@ def build_error(error: FlashEdgeError) -> dict[str, Any]:
 
 
 def build_error_response(error: FlashEdgeError) -> Response:
-    headers = dict(getattr(error, "headers", {}))
+    headers = dict(error.headers) if isinstance(error, Refusal) else {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
     elif error.http_status == 503:
@@ -102,7 +102,7 @@ def build_error_response(error: FlashEdgeError) -> Response:
 
 
 async def handle_error(request: Request, error: Exception) -> Response:
-    """Answer with FlashEdge's own error. Any other is a bug: the server logs it and hides it."""
+    """Answer with FlashEdge's own error. Any other is a bug, which only the log describes."""
     return build_error_response(error if isinstance(error, FlashEdgeError) else BUG)
 
 
@@ -124,9 +124,8 @@ def list_methods(request: Request) -> list[str]:
     """The methods of all routes that a request's path matches, and HEAD with GET."""
     found: set[str] = set()
     for route in request.app.routes:
-        methods = getattr(route, "methods", None) or ()
         if route.matches(request.scope)[0] is not Match.NONE:
-            found |= set(methods)
+            found.update(getattr(route, "methods", None) or ())
     return sorted(found | {"HEAD"} if "GET" in found else found)
 
 

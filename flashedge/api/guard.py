@@ -1,4 +1,4 @@
-"""Checks of every request before its route: Host, Origin, API key, size. Plain ASGI.
+"""Checks of every request before its route: Host, Origin, API key, size.
 
 A daemon on a loopback address needs no key by default. The checks of Host (against DNS rebinding)
 and Origin (against cross-site requests) protect it from web pages in the user's browser.
@@ -22,7 +22,7 @@ from flashedge.config import Config
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S, BODY_BYTES_PER_S = 30.0, 16 << 10
 """A body may take BODY_TIMEOUT_S and a second more for each BODY_BYTES_PER_S received. Chosen by
-hand: in ten times as much idle clients pile up, and in a tenth slow links do not finish."""
+hand: with ten times as long, idle clients pile up; with a tenth, slow links do not finish."""
 _CLOSE = {"Connection": "close"}
 
 
@@ -50,7 +50,7 @@ class Guard:
             send = allow_origin(send, str(origin))
         try:
             if self._is_loopback:
-                self._check_origin(headers)
+                self._check_host_and_origin(headers)
             if scope["method"] == "OPTIONS" and origin in self._origins:
                 await answer_preflight(headers)(scope, receive, send)  # it carries no key
                 return
@@ -63,9 +63,9 @@ class Guard:
         if body is not None:
             await self._app(scope, replay_body(body, receive), send)
 
-    def _check_origin(self, headers: Headers) -> None:
+    def _check_host_and_origin(self, headers: Headers) -> None:
         for host in headers.getlist("host") or [""]:
-            if not self._is_local(host):
+            if not self._is_local(f"//{host}"):
                 raise Refusal(
                     403,
                     "bad_host",
@@ -75,14 +75,18 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or origin in self._origins:
             return
-        if origin == "null" or (
-            origin.startswith(("http:", "https:")) and not self._is_local(urlsplit(origin).netloc)
-        ):
-            raise Refusal(403, "bad_origin", f"requests from pages of {origin} are refused")
+        is_page = origin == "null" or origin.startswith(("http:", "https:"))
+        if is_page and not self._is_local(origin):
+            raise Refusal(
+                403,
+                "bad_origin",
+                f"requests from pages of {origin} are refused",
+                hint="the setting allowed_origins lists pages that may send them",
+            )
 
-    def _is_local(self, netloc: str) -> bool:
+    def _is_local(self, url: str) -> bool:
         try:
-            name = (urlsplit(f"//{netloc}").hostname or "").removesuffix(".")
+            name = (urlsplit(url).hostname or "").removesuffix(".")
         except ValueError:
             return False
         if name in ("localhost", self._host):
@@ -98,7 +102,7 @@ class Guard:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             given = headers.get("x-api-key", "")  # Anthropic's clients send it there
-        # compares bytes in constant time
+        # compare_digest takes equally long for every wrong key
         if not hmac.compare_digest(given.strip().encode("latin-1"), self._key):
             raise Refusal(
                 401,
@@ -112,11 +116,11 @@ class Guard:
         """The whole body, or None when the client disconnects. Raises Refusal."""
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_bytes:
-            raise self._too_large()
-        body, more = bytearray(), True
+            raise self._refuse_size()
+        body, has_more = bytearray(), True
         clock = asyncio.get_running_loop().time
         began = clock()
-        while more:
+        while has_more:
             until = began + BODY_TIMEOUT_S + len(body) / BODY_BYTES_PER_S
             try:
                 async with asyncio.timeout_at(until):
@@ -131,12 +135,12 @@ class Guard:
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            more = message.get("more_body", False)
+            has_more = message.get("more_body", False)
             if len(body) > self._max_bytes:  # a chunked body announces no length
-                raise self._too_large()
+                raise self._refuse_size()
         return bytes(body)
 
-    def _too_large(self) -> Refusal:
+    def _refuse_size(self) -> Refusal:
         return Refusal(
             413,
             "request_too_large",
@@ -153,6 +157,7 @@ def answer_preflight(headers: Headers) -> Response:
         allowed["Access-Control-Allow-Headers"] = names
     if headers.get("access-control-request-private-network") == "true":
         allowed["Access-Control-Allow-Private-Network"] = "true"
+    # for so many seconds the page does not ask again, even if allowed_origins changes
     return Response(status_code=204, headers={**allowed, "Access-Control-Max-Age": "600"})
 
 

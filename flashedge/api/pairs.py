@@ -30,7 +30,7 @@ class ServablePairs:
         self.deterministic = config.deterministic_searches
         """The default for searches that do not set it."""
         self.max_running = config.max_running
-        """Most searches of a pair that run at the same time."""
+        """At most so many searches of a pair run at the same time."""
         self._config, self._default, self._pairs = config, default, pairs
 
     def list_names(self) -> list[str]:
@@ -68,8 +68,8 @@ class ServablePairs:
 
 
 def models_router(pairs: ServablePairs) -> APIRouter:
-    """OpenAI's /v1/models, llama.cpp's /props, and in /openapi.json the routes that vLLM's handlers
-    answer (`api.protocols.switch`)."""
+    """OpenAI's /v1/models and llama.cpp's /props. The routes that vLLM's handlers answer
+    (`api.protocols.switch`) are here only for /openapi.json."""
     router = APIRouter()
     since = int(time.time())
 

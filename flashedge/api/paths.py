@@ -11,7 +11,7 @@ PROTOCOL_ROUTES = {
     COMPLETIONS: "OpenAI's text completions",
     MESSAGES: "Anthropic's messages, by the model alone or by a search",
     f"{MESSAGES}/count_tokens": "Anthropic's count of a conversation's tokens",
-    "/tokenize": "vLLM's: the tokens of a text or conversation",
-    "/detokenize": "vLLM's: the text of tokens",
+    "/tokenize": "The tokens of a text or conversation, as vLLM answers it",
+    "/detokenize": "The text of tokens, as vLLM answers it",
 }
-"""Routes of vLLM that clients may use, and what they are."""
+"""Routes of vLLM that clients may use, and what /openapi.json says of each."""

@@ -24,7 +24,7 @@ from flashedge.scheduling.programs.estimates import RunEstimate
 
 Status = Literal["queued", "running", "finished", "failed", "cancelled", "interrupted"]
 QUEUE_POLL_S = 0.1  # short enough to look immediate
-POLLS_PER_S = 10
+POLLS_PER_S = round(1 / QUEUE_POLL_S)
 MAX_WAIT_S = 30.0  # clients and proxies often give up after 60 s
 
 
@@ -90,8 +90,8 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     async def get(
         run_id: str, wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0
     ) -> Response:
-        """A run. One that waits has its position and the expected time until its start. With
-        `wait_s`, the answer comes when the run is over, or after that many seconds."""
+        """A run. If it waits, the answer has its position and the expected time until its start.
+        With `wait_s`, the answer comes when the run is over, or after that many seconds."""
         handle = service.run(run_id)
         with suppress(FlashEdgeError, TimeoutError):  # the object holds the error
             async with asyncio.timeout(wait_s):
@@ -144,7 +144,8 @@ def _accept(handle: RunHandle) -> Response:
 
 
 async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
-    """A `queued` event at each new position, and each second if times changed; then the events."""
+    """Yield a `queued` event at each new position, and each second if the expected times changed,
+    then the run's events."""
 
     def frame_estimate(estimate: RunEstimate) -> bytes:
         return frame({"id": handle.id, **dataclasses.asdict(estimate)}, event="queued")
@@ -163,7 +164,7 @@ async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
 
 
 async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:
-    """The run's events up to the terminal one, or to the last one of an interrupted run."""
+    """Yield the run's events up to the terminal one, or to the last one of an interrupted run."""
     async with aclosing(handle.events(after)) as source:
         async for seq, event in source:
             yield frame(to_json(event), event=type(event).__name__, id=seq)

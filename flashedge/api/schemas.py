@@ -1,7 +1,7 @@
 """Schemas of request bodies. Types are strict; unknown fields and NaN are refused; null is the same
 as leaving the field out.
 
-`Request` checks the ranges, so that the API and the command line give the same messages.
+`request.validation` checks the ranges, so that the API and the CLI give the same messages.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def describe_ranges(schema: dict[str, Any], *one_of: str) -> None:
 
 
 class SearchOptions(Body):
-    """How to search. `Request` says what each field means."""
+    """How to search. `request.validation.Request` says what each field means."""
 
     model_config = ConfigDict(json_schema_extra=lambda schema: describe_ranges(schema))
 
@@ -66,8 +66,8 @@ class SearchOptions(Body):
 class ChatMessage(Body):
     """One message. The role developer means system.
 
-    Clients send the assistant's messages back with the fields from `name` on. They must be empty,
-    except the reasoning, which is ignored.
+    Clients send the assistant's messages back with the fields from `name` on. These fields must be
+    empty, except the reasoning, which is ignored.
     """
 
     role: str = Field(json_schema_extra={"enum": [*ROLES, "developer"]})

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request as HttpRequest
 
 from flashedge.api.schemas import SolveBody
+from flashedge.client.protocol import LONGEST_NAME
 from flashedge.errors import NotFound, RequestError
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -68,7 +69,8 @@ def parse_pair(model: str | None) -> str | None:
 
 
 def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
-    """deterministic: where the body sets none. Raises RequestError naming the first wrong field."""
+    """Build a run's request. `deterministic` counts where the body sets none. Raises RequestError
+    naming the first wrong field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:
@@ -154,8 +156,8 @@ def name_program(client: str, name: str | None) -> str | None:
 
 
 def shorten(name: str) -> str:
-    """Cut a name. Names are kept as long as their programs, so clients may not fill the memory."""
-    return name[:200]
+    """Cut a name. It is kept as long as its program, so long ones could fill the memory."""
+    return name[:LONGEST_NAME]
 
 
 def limit_priority(priority: int) -> int:

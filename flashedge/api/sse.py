@@ -23,7 +23,8 @@ OPENED = b": open\n\n"  # tells the client at once that the stream works
 PING = b": ping\n\n"
 PING_S = 10.0  # proxies often close a connection that is silent for 30 to 60 s
 MAX_WAITING = 64
-"""Most items of a source that wait for the client. They are sent together."""
+"""Most items of a source that wait for the client, and are sent together. Chosen by hand: many more
+would take memory for each slow client, and with few a burst is sent in many small parts."""
 SEND_TIMEOUT_S = 60.0
 """A client that reads nothing for so long is gone. Chosen by hand: slow links stall for seconds."""
 
@@ -58,12 +59,12 @@ async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) ->
 
 
 class EventStream(Response):
-    """A response that sends what `source` has at once, and pings while it has nothing.
+    """A response that sends each item of `source` as it comes, and pings while none comes.
 
     The source runs in its own task from its first step to its `aclose`, so it may hold task groups
-    and timeouts across yields. When the client disconnects, the source is cancelled at once, even
-    in the middle of an await. An error of the source is sent as the event `error`. `on_close` is
-    called once at the end, even if the source never started.
+    and timeouts across yields. It is cancelled when the client disconnects, even in the middle of
+    an await. Its error is sent as the event `error`. `on_close` is called once at the end, even if
+    the source never started.
     """
 
     media_type = "text/event-stream"
@@ -113,10 +114,10 @@ class EventStream(Response):
         while items:
             while not queue.empty():
                 items.append(queue.get_nowait())
-            more = items[-1] != b""
+            has_more = items[-1] != b""
             body = b"".join(items)
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-            items = [await queue.get()] if more else []
+            await send({"type": "http.response.body", "body": body, "more_body": has_more})
+            items = [await queue.get()] if has_more else []
 
 
 async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -142,11 +143,11 @@ def drop_length(message: Message) -> Message:
 async def keep_alive(send: Send) -> AsyncIterator[Send]:
     """A `send` that adds pings to a stream while nothing else is sent, until the block ends.
 
-    A search may wait in the queue for minutes, and clients or proxies would give up. vLLM's own
-    comments are off: they cover only two protocols. The `send` raises OSError when the client reads
-    nothing for SEND_TIMEOUT_S.
+    A search may wait in the queue for minutes, and clients or proxies would give up. vLLM's
+    keep-alive comments are off, since only two protocols have them. The `send` raises OSError when
+    the client reads nothing for SEND_TIMEOUT_S.
     """
-    lock = asyncio.Lock()  # a ping may not stand inside an event
+    lock = asyncio.Lock()  # a ping must not stand inside an event
     sent_at = time.monotonic()
     task: asyncio.Task[None] | None = None
 

@@ -40,7 +40,8 @@ def system_router(service: Service) -> APIRouter:
 
     @router.get("/health")
     async def health() -> Response:
-        """200 while the daemon serves, 503 while the engines load or after they failed for good."""
+        """200 while requests are served, also if one has to load the engines first. 503 while the
+        engines load or after they failed for good."""
         now = service.health()
         body = {
             "status": now.state,
@@ -53,7 +54,7 @@ def system_router(service: Service) -> APIRouter:
             "loaded": list(service.loaded),
             "version": flashedge.__version__,
         }
-        if now.state in (*SERVING, "unloaded"):  # without a loaded pair a request waits for it
+        if now.state in (*SERVING, "unloaded"):
             return Json(body)
         return Json(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
@@ -125,7 +126,7 @@ def _describe_pair(state: PairState, views: Mapping[str, EngineView]) -> dict[st
 
 
 async def _read_views(pairs: Mapping[str, PairState]) -> dict[str, Mapping[str, EngineView]]:
-    """By pair, the view of each engine by role. Empty where an engine does not answer."""
+    """Read the view of each engine, by pair and role. A pair whose engine is silent has none."""
 
     async def read(state: PairState) -> Mapping[str, EngineView]:
         if state.health.state not in SERVING:
@@ -141,7 +142,7 @@ async def _read_views(pairs: Mapping[str, PairState]) -> dict[str, Mapping[str, 
 
 
 def describe_daemon(service: Service, url: str) -> str:
-    """The daemon in plain text, in which no name is markup."""
+    """Describe the daemon in plain text, since a pair's name might be markup in HTML."""
     now = service.health()
     detail = f" ({now.detail})" if now.detail else ""
     return f"""\

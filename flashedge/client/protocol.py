@@ -18,7 +18,8 @@ OPEN_STATUSES = ("queued", "running")
 """Statuses of a run that is not over."""
 
 LONGEST_NAME = 200
-"""Most characters of a client's or program's name. The daemon would cut a longer one."""
+"""Most characters of a client's or program's name. The daemon cuts a longer one. Chosen by hand:
+room for any path or address, and a thousand such names take less than a megabyte."""
 
 CHAT_PATH = "/v1/chat/completions"
 CUT_REPLY = "the daemon went away in the middle of its reply"

@@ -1,6 +1,6 @@
 """Puts the bodies that agents and editors really send into the form that vLLM's handlers read.
 
-All routes pass here before a search is chosen, so a request means the same with and without one.
+Bodies pass here before a search is chosen, so a request means the same with and without one.
 With the feature `steady_prompts`, instructions lose what coding agents change in each request: KV
 is reused only up to the first token that differs, and instructions stand first in a prompt.
 
@@ -11,11 +11,12 @@ is reused only up to the first token that differs, and instructions stand first 
 | a tool whose arguments have no schema | gets one that allows any object |
 | `stream_options` without a stream | left out |
 | `thinking` with a budget, for a model that does not think | left out: no thought exceeds it |
-| a limit of tokens that no context reaches | lowered |
+| a limit of tokens above the model's context | lowered to it |
 | `output_format` of messages | becomes `output_config.format` |
 | a call that no tool can answer, a tool that the protocol's owner runs, `functions` | refused |
 | `thinking_token_budget` for a model that does not think | refused |
-| more prompts than can be generated at once | refused |
+| more texts than can be generated at once | refused |
+| Codex's `web_search` next to other tools | left out |
 """
 
 import re
@@ -56,7 +57,7 @@ _REFUSED: Mapping[str, Refusals] = {
     CHAT: {
         **_list_services("web_search_options", "audio"),
         **{
-            old: (_NO_CALL, f"{old} is the old form of {new}, which is not read", f"send {new}")
+            old: (_NO_CALL, f"{old}, the old form of {new}, is not read", f"send {new}")
             for old, new in (("functions", "tools"), ("function_call", "tool_choice"))
         },
     },
@@ -77,7 +78,8 @@ _BILLING = "x-anthropic-billing-header:"
 _HEADER = re.compile(
     rf"{_BILLING}[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?|^{_BILLING}.*\n?", re.MULTILINE
 )
-"""Its pairs of key and value. Instructions may follow the last one on the same line."""
+"""A header that Claude Code writes into its instructions, with pairs of key and value. Instructions
+may follow the last pair on the same line."""
 _COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
 _ROLES = ("system", "developer")
 """Roles of instructions. A tuple, since a role that is no text may not be hashable."""
@@ -193,8 +195,8 @@ def refuse_fields(body: Mapping[str, Any], refused: Refusals) -> None:
 
 
 def refuse_tools(path: str, body: dict[str, Any]) -> None:
-    """Raises RequestError for a tool that only the protocol's owner runs, or whose schema only its
-    models know. Codex's web_search is left out if there are other tools."""
+    """Raises RequestError for a tool that only the protocol's owner runs, or whose schema only the
+    owner's models know. Codex's web_search is left out if there are other tools."""
     choice = body.get("tool_choice")
     chosen = choice.get("type") if isinstance(choice, Mapping) else None
     tools = _list_tools(body)
@@ -225,8 +227,7 @@ def refuse_many(body: Mapping[str, Any]) -> None:
     prompts = body.get("prompt")
     if not isinstance(prompts, list) or not all(isinstance(p, str | list) for p in prompts):
         return
-    n = body.get("n")
-    choices = len(prompts) * (n if isinstance(n, int) else 1)
+    choices = len(prompts) * (read_int(body, "n") or 1)
     if choices > MAX_CHOICES:
         raise RequestError(
             f"the request asks for {choices} texts; at most {MAX_CHOICES} are generated",
@@ -236,10 +237,10 @@ def refuse_many(body: Mapping[str, Any]) -> None:
 
 
 def move_format(body: dict[str, Any]) -> None:
-    """Move `output_format`, the first name of the field, to `output_config.format`."""
-    given = body.pop("output_format", None)
-    config = body.setdefault("output_config", {}) if given is not None else None
-    if isinstance(config, dict):
+    """Move `output_format`, as the field was called at first, to `output_config.format`."""
+    if (given := body.pop("output_format", None)) is None:
+        return
+    if isinstance(config := body.setdefault("output_config", {}), dict):
         config.setdefault("format", given)
 
 
@@ -263,8 +264,8 @@ def drop_budgets(body: dict[str, Any]) -> None:
 def limit_tokens(body: dict[str, Any], most: int) -> None:
     """Lower each limit of tokens above `most`, the model's context, to it.
 
-    Coding agents ask any model for as many tokens as the largest one can write, which vLLM's
-    handlers refuse.
+    Coding agents ask any model for as many tokens as the largest model can write. vLLM's handlers
+    would refuse that.
     """
     above = [name for name in LIMITS if (read_int(body, name) or 0) > most]
     for name in above:
@@ -283,12 +284,13 @@ def read_int(body: Mapping[str, Any], name: str) -> int | None:
 
 
 def steady(text: str) -> str:
-    """Remove what changes in each request from instructions."""
+    """Remove from a text of instructions what changes in each request."""
     return _COUNTDOWN.sub("", _HEADER.sub("", text))
 
 
 def steady_prompt(body: dict[str, Any]) -> None:
-    """Remove what changes from a body's instructions, and parts and messages left empty by that."""
+    """Remove from a body's instructions what changes in each request, then instructions that hold
+    no text."""
     for holder, name in _list_places(body):
         value = holder[name]
         if isinstance(value, str):
@@ -304,6 +306,7 @@ def steady_prompt(body: dict[str, Any]) -> None:
 
 
 def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield (object, field) for each field of the body that holds instructions."""
     yield from ((body, name) for name in ("system", "instructions") if name in body)
     for name in ("messages", "input"):
         if isinstance(turns := body.get(name), list):

@@ -47,35 +47,37 @@ _EFFORTS = {
 multiples are chosen by hand: from the fewest paths that can disagree to four times the usual."""
 
 
-def _refuse(reason: str, neutral: tuple[Any, ...], *fields: str) -> Refusals:
-    """Entries for `fields`. neutral: the values that change nothing."""
+def _list_refusals(reason: str, neutral: tuple[Any, ...], *fields: str) -> Refusals:
+    """List the refusals of `fields`. neutral: the values that change nothing."""
     hint = "leave it out, or ask the model without a search"
     return {
         field: (neutral, f"{field} can't be used with a search: {reason}", hint) for field in fields
     }
 
 
-_NOISE = "its sampler has no such option"
+_NO_OPTION = "its sampler has no such option"
 _END = "a path ends where the model ends it"
 _LOGPROB = "a search keeps the log-probability of the drawn token alone"
 _REFUSED: Refusals = {
-    **_refuse(_NOISE, (0,), "presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
-    **_refuse(_NOISE, (1,), "repetition_penalty"),
-    **_refuse(_NOISE, ([], {}), "logit_bias", "allowed_token_ids", "bad_words"),
-    **_refuse(_END, (False,), "ignore_eos"),
-    **_refuse(f"{_END}; use stop", ([],), "stop_token_ids"),
-    **_refuse("the model's name chooses the search", (False,), "use_beam_search"),
-    **_refuse("a search generates", (0,), "prompt_logprobs"),
-    **_refuse(_LOGPROB, ([],), "logprob_token_ids"),
-    **_refuse(_LOGPROB, (0, 1), "top_logprobs"),
-    **_refuse("POST /v1/runs starts a search in the background", (False,), "background"),
-    **_refuse(_END, (), "repetition_detection"),
+    **_list_refusals(
+        _NO_OPTION, (0,), "presence_penalty", "frequency_penalty", "min_p", "min_tokens"
+    ),
+    **_list_refusals(_NO_OPTION, (1,), "repetition_penalty"),
+    **_list_refusals(_NO_OPTION, ([], {}), "logit_bias", "allowed_token_ids", "bad_words"),
+    **_list_refusals(_END, (False,), "ignore_eos"),
+    **_list_refusals(f"{_END}; use stop", ([],), "stop_token_ids"),
+    **_list_refusals("the model's name chooses the search", (False,), "use_beam_search"),
+    **_list_refusals("a search generates", (0,), "prompt_logprobs"),
+    **_list_refusals(_LOGPROB, ([],), "logprob_token_ids"),
+    **_list_refusals(_LOGPROB, (0, 1), "top_logprobs"),
+    **_list_refusals("POST /v1/runs starts a search in the background", (False,), "background"),
+    **_list_refusals(_END, (), "repetition_detection"),
 }
 """Fields that a search can't obey."""
 
 
 class ProtocolSearch:
-    """One request's search, an `engine.http_requests.Searcher`."""
+    """The search of one request. It is an `engine.http_requests.Searcher`."""
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class ProtocolSearch:
         tags: RequestTags,
         deterministic: bool = False,
     ) -> None:
-        """deterministic: where the body sets none. Raises RequestError before anything is sent."""
+        """`deterministic` counts where the body sets none. Raises RequestError."""
         self.run_id = create_run_id()
         self.model: str = body["model"]
         self._service = service
@@ -256,7 +258,7 @@ def _join_path(
     )
 
 
-_LAST_EVENTS = {
+_END_MARKS = {
     CHAT: b'"finish_reason":"',
     RESPONSES: b'"type":"response.completed"',
     MESSAGES: b'"type":"message_delta"',
@@ -266,21 +268,21 @@ _LAST_EVENTS = {
 
 def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
     """A `send` that adds to an answer what only a search has: its id in the header
-    X-FlashEdge-Run, and the `flashedge` object in the whole answer, or in the first event of a
-    stream that ends a choice. Errors and counts of tokens stay as they are."""
+    X-FlashEdge-Run, and the object `flashedge`. A stream has that object in the first event that
+    ends a choice. Errors and counts of tokens stay as they are."""
     is_stream, is_done = False, False
 
     async def adding(message: Message) -> None:
         nonlocal is_stream, is_done
         if message["type"] == "http.response.start":
-            if path not in _LAST_EVENTS or message["status"] != 200:
+            if path not in _END_MARKS or message["status"] != 200:
                 is_done = True
             else:
                 is_stream = begins_stream(message)
                 message = drop_length(message)
                 message["headers"].append((b"x-flashedge-run", search.run_id.encode()))
         elif not is_done and search.result is not None and (body := message.get("body")):
-            mark = b"{" if not is_stream else _LAST_EVENTS[path]
+            mark = b"{" if not is_stream else _END_MARKS[path]
             if mark in body:
                 is_done = True
                 message = {**message, "body": _insert(body, mark, search.result, is_stream)}
@@ -295,7 +297,7 @@ def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool
     It holds part of the result; GET /v1/runs/{run_id} has all.
     """
     start = 0
-    if is_stream:  # JSON has no line breaks, so only a line of the stream begins so
+    if is_stream:  # JSON has no line breaks, so this is where the event begins
         start = (b"\n" + body).rindex(b"\ndata: {", 0, body.index(mark) + 1)
     at = body.index(b"{", start) + 1
     names = (

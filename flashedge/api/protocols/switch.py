@@ -1,5 +1,5 @@
-"""Sends requests of the protocols that agents speak to vLLM's own handlers. Plain ASGI, behind the
-guard.
+"""Passes requests of agents' protocols on to vLLM's own handlers. Only what the guard has checked
+comes here.
 
 What a request asks of the scheduler, and which search it names, are read here first.
 
@@ -23,7 +23,7 @@ from flashedge.api import sse
 from flashedge.api.bodies import load_object, parse_keep_alive, replay_body
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
 from flashedge.api.pairs import ServablePairs
-from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES, SCORES
 from flashedge.api.protocols.client_habits import normalize, read_int, steady_prompt
 from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
 from flashedge.api.protocols.search import ProtocolSearch, add_result
@@ -39,7 +39,7 @@ SOLUTION_FIELDS = frozenset({"problem", "solution", "steps"})
 PAIR_FIELDS = frozenset({"text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"})
 """The fields of vLLM's own requests for scores."""
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
-"""The key of JSON. Within a text its quotation marks would be escaped."""
+"""A field of JSON. Within a text its quotation marks would be escaped."""
 
 
 class ProtocolSwitch:
@@ -118,7 +118,7 @@ class ProtocolSwitch:
                 400,
                 "unsupported",
                 f"{path} continues a text, but a search answers a conversation",
-                hint=f"searches work in {CHAT}, /v1/responses and {MESSAGES}",
+                hint=f"searches work in {CHAT}, {RESPONSES} and {MESSAGES}",
                 param="model",
             )
         if name is None:
@@ -181,7 +181,7 @@ def ends_with_prefill(body: Mapping[str, Any]) -> bool:
 
 
 def _choose_name(*names: Any) -> str | None:
-    """The first value that is a name, cut to a bounded length."""
+    """Choose the first value that is a name, and cut it (`shorten`)."""
     return next((shorten(n) for n in names if isinstance(n, str) and n), None)
 
 
@@ -190,7 +190,7 @@ def _translate(scope: Scope, send: Send) -> Send:
     as `reasoning_content`, which some clients read in place of `reasoning`."""
     doubles_reasoning = scope["path"] == CHAT
 
-    async def translated(message: Message) -> None:
+    async def translating(message: Message) -> None:
         if message["type"] == "http.response.start":
             if message["status"] == 503:
                 retry = (b"retry-after", str(RETRY_AFTER_S).encode())
@@ -201,4 +201,4 @@ def _translate(scope: Scope, send: Send) -> Send:
             message = {**message, "body": doubled}
         await send(message)
 
-    return translated
+    return translating

@@ -236,7 +236,7 @@ async def test_a_wrong_path_or_query_is_refused(client: AsyncClient) -> None:
 LOCAL_HOSTS = ["localhost", "LOCALHOST:8642", "localhost.", "127.0.0.1:8642", "127.9.9.9"]
 OTHER_HOSTS = ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5"]
 LOCAL_ORIGINS = ["http://localhost:3000", "http://127.0.0.1", "vscode-webview://abc"]
-OTHER_ORIGINS = ["https://evil.example", "http://localhost.evil.example", "null"]
+OTHER_ORIGINS = ["https://evil.example", "http://localhost.evil.example", "http://[::1", "null"]
 
 
 @pytest.mark.parametrize(
