@@ -1,4 +1,4 @@
-"""The shape of a model and the size of its weights, by its files or by models.toml. No torch."""
+"""The shape of a model and the size of its weights, by its files or else by models.toml."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,8 +1,9 @@
-"""Checks of a model's folder before an engine loads it. They take milliseconds: only JSON files and
-the headers of safetensors files are read, without torch."""
+"""Checks of a model's folder before an engine loads it. They are quick: only JSON files and the
+headers of safetensors files are read, without torch."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def check_checkpoint(
 ) -> None:
     """Raises CheckpointError at the first thing that is wrong with the folder `path`.
 
-    family: of a verifier; None for a generator. The vocabulary must hold `tokens`: the step and
+    family: the verifier's, or None for a generator. The vocabulary must hold `tokens`: the step and
     label tokens of a verifier.
     """
     if not path.is_dir():
@@ -59,12 +60,10 @@ def check_embedder(path: Path) -> Path:
             f"{path} is not a sentence-embedding model: modules.json is missing",
             hint="choose a sentence-transformers model, such as all-MiniLM-L6-v2",
         )
-    try:
+    with _refuse_damage(listed):
         modules = json.loads(listed.read_text(encoding="utf-8"))
         kinds = [str(m["type"]).rpartition(".")[2] for m in modules]
         folders = [path / str(m["path"]) for m in modules]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{listed} is damaged", hint="pull the model again") from error
     if kinds not in _EMBEDDER_MODULES:
         raise CheckpointError(
             f"{path} has the modules {', '.join(kinds) or 'none'}; FlashEdge supports Transformer,"
@@ -116,9 +115,11 @@ def _check_architecture(path: Path, config: Mapping[str, Any], family: str | Non
 def _check_weights(path: Path) -> int | None:
     """Check the weights' files. Returns the rows of the embedding, None if no header has them."""
     for name in ("model.safetensors", "pytorch_model.bin"):
-        index = path / f"{name}.index.json"
-        files = set(read_json(index).get("weight_map", {}).values()) if index.is_file() else {name}
-        shards = [path / file for file in sorted(files)]
+        index, files = path / f"{name}.index.json", {name}
+        with _refuse_damage(index):
+            if index.is_file():
+                files = set(read_json(index).get("weight_map", {}).values())
+            shards = [path / file for file in sorted(files)]
         if shards and (index.is_file() or shards[0].is_file()):
             break
     else:
@@ -139,37 +140,29 @@ def _check_weights(path: Path) -> int | None:
 def _read_header(file: Path) -> dict[str, Any]:
     """A safetensors file's header, checked against the file's length."""
     _refuse_pointer(file)
-    cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
-    try:
-        with file.open("rb") as opened:
-            length = int.from_bytes(opened.read(8), "little")
-            if not 0 < length < 1 << 28:  # safetensors itself allows 100 MB
-                raise cut
-            header = json.loads(opened.read(length))
+    with _refuse_damage(file), file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if length > 1 << 28:  # safetensors itself allows 100 MB
+            raise ValueError("the header is too long")
+        header: dict[str, Any] = json.loads(opened.read(length))
         ends = [t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"]
-        is_whole = 8 + length + max(ends, default=0) == file.stat().st_size
-    except OSError as error:
-        raise CheckpointError(f"can't read {file}: {error.strerror}") from error
-    except (ValueError, AttributeError, TypeError, LookupError) as error:
-        raise cut from error
-    if not is_whole:
-        raise cut
-    return dict(header)
+        if 8 + length + max(ends, default=0) != file.stat().st_size:
+            raise ValueError("the tensors end elsewhere")
+    return header
 
 
 def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None:
-    for name in ("tokenizer_config.json", "tokenizer.json"):
-        if name == "tokenizer.json" and (path / "tokenizer.model").is_file():
-            continue
-        if not (path / name).is_file():
-            raise CheckpointError(f"{path}: {name} is missing", hint="pull the model again")
-    if not (path / "tokenizer.json").is_file():
+    read_json(path / "tokenizer_config.json")
+    file = path / "tokenizer.json"
+    if not file.is_file() and (path / "tokenizer.model").is_file():
         return  # only SentencePiece, which the engine checks when it loads
-    data = read_json(path / "tokenizer.json")
-    vocab = data.get("model", {}).get("vocab", {})
-    vocabulary = dict(vocab) if isinstance(vocab, dict) else {t[0]: i for i, t in enumerate(vocab)}
-    vocabulary.update({a["content"]: a["id"] for a in data.get("added_tokens", [])})
-    highest = max(vocabulary.values(), default=-1)
+    data = read_json(file)
+    with _refuse_damage(file):
+        vocab = data.get("model", {}).get("vocab", {})
+        if not isinstance(vocab, dict):
+            vocab = {token[0]: i for i, token in enumerate(vocab)}
+        vocabulary = vocab | {a["content"]: a["id"] for a in data.get("added_tokens", [])}
+        highest = int(max(vocabulary.values(), default=-1))
     if highest >= vocab_size:
         raise CheckpointError(
             f"{path}: the tokenizer has {highest + 1} tokens, but the model has {vocab_size}",
@@ -200,6 +193,17 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise CheckpointError(f"{file} is not a JSON object", hint="pull the model again")
     return data
+
+
+@contextmanager
+def _refuse_damage(file: Path) -> Iterator[None]:
+    """Raises CheckpointError where the block can't use what `file` holds."""
+    try:
+        yield
+    except (OSError, ValueError, AttributeError, TypeError, LookupError) as error:
+        raise CheckpointError(
+            f"{file} is cut short or damaged", hint="pull the model again"
+        ) from error
 
 
 def _refuse_pointer(file: Path) -> None:

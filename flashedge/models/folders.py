@@ -33,7 +33,8 @@ def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
 
 
 def locate_model(spec: ModelSpec, config: Config) -> Path | None:
-    """The model's folder, unchecked: in FlashEdge's or Hugging Face's cache; None if in neither."""
+    """Find the model's folder, unchecked: its source if that names a folder, else in FlashEdge's or
+    Hugging Face's cache. None if there is none."""
     if is_folder(spec.source):
         folder = Path(os.path.expanduser(spec.source))  # leaves the `~name` of no user as it is
         return folder if folder.is_dir() else None
@@ -82,9 +83,9 @@ _BY_FILES = ("source", "weights_bytes", "parameters", "architecture", "quantized
 _UNUSED = ("tool_parser", "reasoning_parser", "compact_json", "license")
 """Fields that are not part of the fingerprint, since runs do not use them."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
-"""Fields that are part of it only if they are set: older fingerprints stay valid."""
+"""Fields that are part of the fingerprint only if they are set, so that older ones stay valid."""
 _SAMPLE_BYTES = 1 << 20
-"""Read at each end of a weights file. Reading 15 GB can take minutes."""
+"""How much of each end of a weights file is hashed. Reading 15 GB can take minutes."""
 
 
 def fingerprint_pair(pair: Pair, config: Config) -> str:

@@ -38,7 +38,7 @@ _CHOICES = {
     "score_at": ("tag", "before_tag"),
 }
 _RANGES = {"step_entropy": (0, MAX_STEP_ENTROPY), "temperature": (0, 2), "top_p": (0, 1)}
-"""Least and largest value, as in requests. top_p must be above 0, which would leave no token."""
+"""Least and largest value, as in requests. top_p must be above 0, since 0 would leave no token."""
 _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
 
 
 def find_pair(name: str, config: Config) -> Pair:
-    """Raises NotFound with the nearest name, ConfigError for a bad models.toml."""
+    """Find a pair. Raises NotFound with the nearest name, ConfigError for a bad models.toml."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name]

@@ -22,7 +22,7 @@ class VerifierFamily:
     judges: Judges = "steps"
     """"steps": a process reward model. "answers": an outcome reward model."""
     scores_probability: bool = True
-    """Whether a score says how likely the step or the answer is right. Otherwise it only ranks."""
+    """Whether a score is the probability that a step or an answer is right. Else it only ranks."""
     scores_pairs: bool = False
     """Whether vLLM's own /score works: it scores any two texts by a classifier with one label."""
 
@@ -76,11 +76,11 @@ class ModelSpec:
     max_model_len: int
     """Most tokens of prompt and path together."""
     weights_bytes: int | None = None
-    """Size of the loaded weights. None until the files are here."""
+    """Size of the loaded weights, where no files on this machine tell it. None if not known."""
     parameters: int | None = None
     """Number of weights of a quantized model. None means that each is stored in `dtype`."""
     architecture: Architecture | None = None
-    """None until the files are here."""
+    """The architecture, where no files on this machine tell it. None if not known."""
     quantization: str | None = None
     """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. A
     checkpoint that is quantized says so in its config.json."""
@@ -101,7 +101,7 @@ class ModelSpec:
 
     @property
     def download_bytes(self) -> int | None:
-        """About how much is downloaded: the weights as they are stored."""
+        """Size of the weights as they are stored: about what is downloaded. None if not known."""
         if self.quantization is not None and self.parameters is not None:
             return STORED_BYTES[self.dtype] * self.parameters
         return self.weights_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flashedge.errors import NotFound
 
@@ -35,8 +36,8 @@ class CardMemory:
     is_card: bool = True
     """False for RAM."""
     count: int = 1
-    """How many such cards each engine on it is spread over. The other figures are those of the one
-    with the least free memory."""
+    """How many such cards each of the engines is spread over. The other figures are those of the
+    card with the least free memory."""
 
     @property
     def free_bytes(self) -> int:
@@ -54,7 +55,7 @@ class SeparateCards:
 
     generator: CardMemory
     verifier: CardMemory
-    is_card: bool = True
+    is_card: ClassVar[bool] = True
 
     @property
     def cards(self) -> tuple[tuple[CardMemory, tuple[int, ...]], ...]:
@@ -73,7 +74,7 @@ Place = CardMemory | SeparateCards
 
 
 def count_cards(place: Place) -> tuple[int, int]:
-    """The cards that generator and verifier are spread over."""
+    """Count the cards that (generator, verifier) are spread over."""
     if isinstance(place, SeparateCards):
         return place.generator.count, place.verifier.count
     return place.count, place.count

@@ -20,13 +20,13 @@ MAX_STEP_TOKENS = 4096
 """Most tokens of one step of an engine: vLLM's `max_num_batched_tokens`. Chosen by hand: a step's
 memory grows with it, and with a tenth a long prompt takes many steps."""
 CPU_SEQUENCES = 256
-"""Most sequences of a step on a CPU, where logits are a small part of the memory."""
+"""Most sequences of a step on a CPU, whose RAM has room for this many rows of logits."""
 CARD_SEQUENCES = (128, 64, 32, 16)
 """Most sequences in one step of an engine on a card: the first at which a pair fits.
 
 Each sequence costs a row of logits in two types, one of log-probabilities and one of noise: 2 MiB
-with a vocabulary of 151,936 tokens. The 128 further sequences of 256 would take the memory of
-thousands of tokens' KV, which a card of 24 GB lacks first.
+with a vocabulary of 151,936 tokens. With 256 sequences, 128 more rows would take the memory of
+thousands of tokens' KV, of which a card of 24 GB has too little already.
 """
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Batch sizes for which CUDA graphs are captured. vLLM rounds a batch up to the next one.
@@ -58,7 +58,7 @@ def check_spread(shape: ModelShape, cards: int, role: str) -> None:
     """Raises ConfigError where vLLM can't divide the model of the `role` by `cards`."""
     if can_spread(shape, cards):
         return
-    possible = [str(n) for n in range(1, 17) if can_spread(shape, n)]
+    possible = [str(n) for n in range(1, 17) if can_spread(shape, n)]  # no machine has more cards
     raise ConfigError(
         f"{shape.name} can't be spread over {cards} cards: they have to share its {shape.heads}"
         f" attention heads, {shape.kv_heads} KV heads and the width of its layers evenly",
@@ -76,12 +76,12 @@ def can_spread(shape: ModelShape, cards: int) -> bool:
 
 
 def count_kv_bytes(shape: ModelShape, cards: int) -> int:
-    """KV bytes of a token on each card."""
+    """Count the KV bytes of a token on each card."""
     return shape.kv_bytes_per_token // shape.kv_heads * max(1, shape.kv_heads // cards)
 
 
 def count_weights_bytes(shape: ModelShape, cards: int) -> int:
-    """Weights on each card. Norms, which every card holds, are too small to count."""
+    """Count the bytes of weights on each card. Norms, which every card holds, are left out."""
     whole = shape.weights_bytes
     if cards <= shape.kv_heads or shape.hidden is None:
         return -(-whole // cards)

@@ -22,7 +22,8 @@ from flashedge.models.specs import Pair, Quantized
 from flashedge.sizes import format_size
 
 KV_GRANULARITY_BYTES = 64 << 20
-"""The plan is rounded down to this, so that small changes on the card change no option."""
+"""KV sizes are rounded down to a multiple of this, so that small changes of a card's free memory
+change no option."""
 SPARE_TOKENS = 64
 """KV of an engine beyond its longest path: the partly filled block, and vLLM's null block."""
 
@@ -71,7 +72,7 @@ class PairNeed:
         return sum(engine.total for engine in self.engines) + sum(self.least_kv_bytes)
 
     def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The bytes that each card has left for KV, negative if none, with the engines on it."""
+        """Yield (bytes that a card has left for KV, negative if none; the engines on it)."""
         for card, on_it in place.cards:
             yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
 
@@ -254,7 +255,7 @@ def divide(room: int, least: Sequence[int]) -> list[int]:
 
 
 def describe_lack(need: PairNeed, place: Place, missing: int) -> str:
-    """What the engines need and have. missing: bytes."""
+    """Describe what the engines need and have. missing: bytes."""
     overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
@@ -271,6 +272,6 @@ def describe_lack(need: PairNeed, place: Place, missing: int) -> str:
 
 
 def describe_holders(place: Place) -> str:
-    """A clause that names the programs that hold memory of the cards; empty if none is known."""
+    """Name the programs that hold memory of the cards, in a clause. Empty if none is known."""
     held = [by for each, _ in place.cards for by in each.held_by]
     return f"; other programs hold memory: {', '.join(held)}" if held else ""

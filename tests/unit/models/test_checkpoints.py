@@ -55,8 +55,8 @@ def write_weights(data: bytes | None) -> Callable[[Path], object]:
     return spoil
 
 
-def write_config(text: str) -> Callable[[Path], object]:
-    return lambda folder: (folder / "config.json").write_text(text)
+def write_config(text: str, name: str = "config.json") -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_text(text)
 
 
 def write_again(**options: Any) -> Callable[[Path], object]:
@@ -84,6 +84,11 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\n"
         (write_config('{"architectures": ['), "not valid JSON"),
         (write_config("[]"), "not a JSON object"),
         (write_config(json.dumps({"architectures": [PRM]})), "vocab_size is missing"),
+        (
+            write_config('{"weight_map": []}', "model.safetensors.index.json"),
+            "index.json is cut short",
+        ),
+        (write_config('{"model": []}', "tokenizer.json"), "tokenizer.json is cut short"),
         (remove_shard, "model-00002-of-00002.safetensors is missing"),
         (write_again(rows=9), "embed 9 tokens, but vocab_size in config.json is 8"),
         (write_again(positions=1024), "max_model_len is 4096, but the model has 1024 positions"),
