@@ -25,7 +25,7 @@ def connect_ready(config: Config, *, program: str | None = None) -> Any:
     from flashedge.daemon import control as daemon_control
     from flashedge.daemon.files import find_holder
 
-    if daemon_control.find(config) is None:
+    if daemon_control.find_daemon(config) is None:
         if find_holder(config) is None:
             renew_profile(config)
         with show_start() as show:

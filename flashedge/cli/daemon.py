@@ -65,7 +65,7 @@ def up(
     if foreground:
         command = [*daemon_control.PRODUCT, *daemon_control.list_options(config, given)]
         os.execv(command[0], command)
-    running = daemon_control.find(config)
+    running = daemon_control.find_daemon(config)
     if running is not None:
         differs = any(v not in (None, getattr(running, name)) for name, v in given.items())
         if install or differs:
@@ -180,7 +180,7 @@ def tui() -> None:
         from flashedge.tui.app import DashboardApp
 
     config = load_config()
-    record = daemon_control.find(config)
+    record = daemon_control.find_daemon(config)
     if record is None:
         with show_start() as show:
             record = daemon_control.ensure(config, on_state=show)

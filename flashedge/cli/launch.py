@@ -277,7 +277,7 @@ def launch(
     config = load_config({"pair": name or None})
     pair = find_pair(config.pair, config)
     if show:
-        path, record = chosen.program, daemon_control.find(config)
+        path, record = chosen.program, daemon_control.find_daemon(config)
         url = build_url(config.host, config.port) if record is None else record.url
     else:
         path = shutil.which(chosen.program) or ""

@@ -44,7 +44,7 @@ def ps(as_json: Json = False) -> None:
     from flashedge.daemon import control as daemon_control
 
     config = load_config()
-    record = daemon_control.find(config)
+    record = daemon_control.find_daemon(config)
     if record is None:
         if as_json:
             output.print_json({"daemon": None})

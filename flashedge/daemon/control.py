@@ -21,14 +21,14 @@ from flashedge.daemon.files import (
     find_kept_output_path,
     find_output_path,
     prepare_state_dir,
+    read_record,
 )
-from flashedge.daemon.files import find as find  # "as find" lets other modules use control.find
 from flashedge.daemon.process import ERROR_MARK
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
 READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0  # more than a daemon takes to end its runs, connections and engines
-KILL_TIMEOUT_S = 5.0
+KILL_TIMEOUT_S = 5.0  # the system ends a killed process in milliseconds, unless a driver holds it
 HELD_TIMEOUT_S = 10.0  # systemd starts the process; the lock is taken before the slow imports
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 """The command that runs a daemon. With -P a folder named flashedge where it starts is ignored."""
@@ -60,10 +60,18 @@ def connect_async(
 
 
 def _find_running(config: Config) -> DaemonRecord:
-    record = find(config)
+    record = find_daemon(config)
     if record is None:
         raise DaemonError("no daemon is running", hint="start one: flashedge up")
     return record
+
+
+def find_daemon(config: Config) -> DaemonRecord | None:
+    """Find the running daemon of this state folder. None if there is none that listens."""
+    if (pid := find_holder(config)) is None:
+        return None
+    record = read_record(config)
+    return record if record is not None and record.pid == pid else None
 
 
 def start(
@@ -115,8 +123,8 @@ def wait_ready(
 ) -> DaemonRecord:
     """Wait until the daemon serves. If it has unloaded its engines, tell it to load them.
 
-    process: what `start` returned, if this program started the daemon. on_state: called ten times a
-    second with what the daemon does. Raises the error that the daemon reported before it ended,
+    process: what `start` returned, if this program started the daemon. on_state: called again and
+    again with what the daemon does. Raises the error that the daemon reported before it ended,
     EngineError when an engine failed for good, DaemonError when the daemon ended without a report
     or was not ready after `timeout_s`.
     """
@@ -125,7 +133,7 @@ def wait_ready(
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:
             raise read_error(config, process.returncode)
-        record = find(config)
+        record = find_daemon(config)
         if record is not None and process is not None and record.pid != process.pid:
             record = None  # another daemon was faster; ours will notice and end
         health = _read_health(config, record)
@@ -222,7 +230,8 @@ def read_error(config: Config, returncode: int) -> FlashEdgeError:
         lines = []
     for line in reversed(lines):
         if line.startswith(ERROR_MARK):
-            return parse_error({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
+            with contextlib.suppress(ValueError):  # a full disk cuts the line
+                return parse_error({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     return DaemonError(f"the daemon ended with exit code {returncode}: {last[:200]}", hint=_SEE_LOG)
 

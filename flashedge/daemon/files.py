@@ -71,13 +71,13 @@ def find_output_path(config: Config) -> Path:
 
 
 def find_kept_output_path(config: Config) -> Path:
-    """What they printed before, up to the start or emptying before that."""
+    """The output from before the last start or emptying, back to the one before that."""
     return find_output_path(config).with_suffix(".out.1")
 
 
 def bound_output(config: Config) -> None:
-    """Copy an output file that has grown too long to `find_kept_output_path`, and empty it. It is
-    emptied in place, since the engines have it open, and on a full disk without a copy."""
+    """Keep a copy of an output file longer than OUTPUT_BYTES, and empty the file. It is emptied in
+    place, since the engines have it open, and without a copy if the disk is full."""
     path = find_output_path(config)
     try:
         if path.stat().st_size <= OUTPUT_BYTES:
@@ -173,10 +173,3 @@ def read_record(config: Config) -> DaemonRecord | None:
         return DaemonRecord(**json.loads(find_record_path(config).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-
-
-def find(config: Config) -> DaemonRecord | None:
-    """Find the running daemon of this state folder. None if there is none that listens."""
-    pid = find_holder(config)
-    record = read_record(config)
-    return record if pid is not None and record is not None and record.pid == pid else None

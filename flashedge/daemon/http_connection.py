@@ -22,7 +22,7 @@ headers. Chosen by hand: 3 s would cut off clients that connect ahead of their f
 class HttpConnection(H11Protocol):
     """Closes connections whose headers take too long, and answers errors of HTTP in JSON."""
 
-    _waits: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -33,7 +33,7 @@ class HttpConnection(H11Protocol):
         self._watch_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._stop_timer()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -53,11 +53,11 @@ class HttpConnection(H11Protocol):
 
     def _watch_headers(self) -> None:
         if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._waits is None and not self.transport.is_closing():
-            self._waits = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
+            self._stop_timer()
+        elif self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
 
-    def _stop_waiting(self) -> None:
-        if self._waits is not None:
-            self._waits.cancel()
-            self._waits = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

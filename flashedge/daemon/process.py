@@ -47,7 +47,7 @@ so none sends a request on a connection that is just being closed here, which wo
 
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
 LOG_BYTES = 5 << 20
-LOG_FILES = 4
+LOG_FILES = 4  # the log takes at most 20 MiB
 OUTPUT_TICKS = 100  # ticks of uvicorn, ten a second, between two checks of the output's length
 ANSWER_TIMEOUT_S = 1.0  # another FlashEdge daemon answers /health in milliseconds
 INHERITED_OPTION = "--inherited"
@@ -98,10 +98,10 @@ def make_app(config: Config, load: bool) -> App:
 def serve(
     config: Config, make: MakeApp = make_app, inherited: Inherited | None = None
 ) -> Inherited | None:
-    """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded. inherited: what
-    the process that this one replaces has passed on. With it no pair is loaded before a request
-    needs one. Returns what to pass on to a process that has to replace this one, or None when the
-    daemon is to end. Raises FlashEdgeError."""
+    """Serve until a signal, `idle_timeout_s` without a request, or until the engines are due to be
+    unloaded. inherited: what the process that this one replaces has passed on. With it no pair is
+    loaded before a request needs one. Returns what to pass on to a process that has to replace this
+    one, or None when the daemon is to end. Raises FlashEdgeError."""
     check_exposure(config)
     if inherited is None:
         prepare_state_dir(config)
@@ -174,9 +174,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, proto, _, address = found[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise DaemonError(
-            f"{host} is not an address of this machine ({error.strerror})",
+            f"{host} is not an address of this machine ({error})",
             hint="serve this machine only: flashedge up --host 127.0.0.1",
             param="host",
         ) from error
@@ -184,7 +184,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(256)
+        listening.listen(256)  # connections may wait while a fresh process replaces this one
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
@@ -243,7 +243,7 @@ def kill_children() -> None:
     for child in children:
         with contextlib.suppress(psutil.Error):
             child.terminate()
-    _, alive = psutil.wait_procs(children, timeout=0.5)
+    _, alive = psutil.wait_procs(children, timeout=0.5)  # the service has ended its own before
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
@@ -284,7 +284,7 @@ def _build_server(app: App, config: Config, listening: Sequence[socket.socket]) 
             await super().shutdown(sockets)
 
         async def _finish_accepted(self) -> None:
-            """Answer the requests on accepted connections. The next process accepts the others."""
+            """Answer the requests on accepted connections. The next process accepts other ones."""
             await asyncio.sleep(ACCEPTED_S)
             while not app.state.service.idle.idle_s:  # noqa: ASYNC110 - no event says that it is idle
                 await asyncio.sleep(ACCEPTED_S)

@@ -87,6 +87,7 @@ def uninstall() -> Path | None:
 def _call_systemd(*words: str) -> None:
     command = ("systemctl", "--user", *words)
     try:
+        # a restart waits until the daemon has ended: at most TimeoutStopSec
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DaemonError(
@@ -101,6 +102,6 @@ def _call_systemd(*words: str) -> None:
 
 
 def _quote(text: str) -> str:
-    """Quote a word for a unit, where systemd interprets quotes, backslashes and `%`."""
+    """Quote a word for a unit, where systemd interprets quotes, backslashes, `%` and line ends."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{escaped}"'
+    return '"' + escaped.replace("\n", "\\n") + '"'

@@ -88,7 +88,7 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
 
         return connect
 
-    monkeypatch.setattr(daemon_control, "find", lambda config: record)
+    monkeypatch.setattr(daemon_control, "find_daemon", lambda config: record)
     monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
     monkeypatch.setattr(daemon_control, "connect", connect_by(Client))
     monkeypatch.setattr(daemon_control, "connect_async", connect_by(AsyncClient))

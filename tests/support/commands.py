@@ -13,7 +13,7 @@ from typing import Any
 
 from flashedge.cli.main import main
 from flashedge.config import Config, load_config
-from flashedge.daemon import control, files
+from flashedge.daemon import control
 from tests.support.paths import ROOT
 
 _IN_CHECKOUT = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
@@ -30,7 +30,7 @@ def start_simulated(config: Config) -> subprocess.Popen[bytes]:
 
 
 def url_of(config: Config) -> str:
-    record = files.find(config)
+    record = control.find_daemon(config)
     assert record is not None
     return record.url
 

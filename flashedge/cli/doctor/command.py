@@ -358,11 +358,11 @@ def judge_profile(found: Profile) -> Found:
 
 def _check_daemon(config: Config) -> Found:
     from flashedge.client.sync_client import Client
-    from flashedge.daemon.files import find
+    from flashedge.daemon.control import find_daemon
     from flashedge.daemon.process import bind
 
     check_exposure(config)
-    record = find(config)
+    record = find_daemon(config)
     if record is None:
         bind(config.host, config.port).close()
         return f"none is running; port {config.port} on {config.host} is free"

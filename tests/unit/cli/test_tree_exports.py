@@ -110,7 +110,7 @@ def terminal(monkeypatch: Patch, tmp_path: Path) -> None:
 
 
 def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(control, "find", failing(ConfigError("no daemon for this test")))
+    monkeypatch.setattr(control, "find_daemon", failing(ConfigError("no daemon for this test")))
     screen = open_screen(monkeypatch)
     with pytest.raises(ConfigError, match="no daemon for this test"):
         daemon_commands.tui()
@@ -119,7 +119,9 @@ def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: Patch) ->
 
 def test_the_theme_is_remembered_in_the_state_folder(monkeypatch: Patch, tmp_path: Path) -> None:
     opened: list[DashboardApp] = []
-    monkeypatch.setattr(control, "find", lambda config: SimpleNamespace(url="http://127.0.0.1:1"))
+    monkeypatch.setattr(
+        control, "find_daemon", lambda config: SimpleNamespace(url="http://127.0.0.1:1")
+    )
     monkeypatch.setattr(DashboardApp, "run", lambda self: opened.append(self))
     open_screen(monkeypatch)
     daemon_commands.tui()

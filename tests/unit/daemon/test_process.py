@@ -72,11 +72,11 @@ def up(config: Config) -> subprocess.Popen[bytes]:
 
 def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     process = up(config)
-    record = files.find(config)
+    record = control.find_daemon(config)
     assert record.pid == process.pid == files.find_holder(config)
     assert record.url == f"http://127.0.0.1:{config.port}"
     assert (control.stop(config), process.wait(60)) == (process.pid, 0)
-    assert (files.find(config), files.find_record_path(config).exists()) == (None, False)
+    assert (control.find_daemon(config), files.find_record_path(config).exists()) == (None, False)
     assert control.stop(config) is None
     assert "daemon stopped" in files.find_log_path(config).read_text()
 
@@ -99,7 +99,7 @@ def test_who_uses_the_port_is_named(config: Config, tmp_path: Path) -> None:
         with pytest.raises(DaemonError, match=told) as e:
             control.wait_ready(config, process, timeout_s=20)
     assert "--port" in (e.value.hint or "")
-    assert (process.returncode, files.find(config)) == (DaemonError.exit_code, None)
+    assert (process.returncode, control.find_daemon(config)) == (DaemonError.exit_code, None)
     up(config)
     other = replace(config, state_dir=tmp_path / "other")
     with pytest.raises(DaemonError, match="a FlashEdge daemon of another state folder already"):
@@ -115,18 +115,18 @@ def test_a_stale_record_is_ignored(config: Config) -> None:
     assert (files.read_record(config), record.url) == (record, "http://[::1]:1")
     assert replace(record, host="[::1]").url == record.url, "a host as in a URL"
     assert json.loads(files.find_record_path(config).read_text())["pid"] == os.getpid()
-    assert files.find(config) is None
+    assert control.find_daemon(config) is None
     assert control.stop(config) is None  # it must not kill this process
     for damaged in ("", "{", "[]", '{"pid": 1}'):
         files.find_record_path(config).write_text(damaged)
-        assert files.find(config) is None
+        assert control.find_daemon(config) is None
     killed = up(config)
     killed.kill()
     killed.wait(60)
     assert files.find_record_path(config).exists()
-    assert files.find(config) is None
+    assert control.find_daemon(config) is None
     up(config)
-    found = files.find(config)
+    found = control.find_daemon(config)
     assert found.pid not in (os.getpid(), killed.pid)
 
 
@@ -182,8 +182,9 @@ def test_what_the_configuration_must_not_say(tmp_path: Path) -> None:
     check_exposure(load_config({"api_key": "k"}, env))
     with pytest.raises(DaemonError):
         bind("192.0.2.1", 0)
-    with pytest.raises(DaemonError, match="not an address"):
-        bind("no.such.host.invalid", 0)
+    for host in ("no.such.host.invalid", "no..such.host"):
+        with pytest.raises(DaemonError, match="not an address"):
+            bind(host, 0)
     (only,) = listen("0.0.0.0", 0)
     only.close()
 

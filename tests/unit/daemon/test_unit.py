@@ -30,7 +30,7 @@ def fake_systemctl(home: Path, *, code: int = 0) -> Path:
 
 
 def test_the_unit_runs_this_installation_with_its_settings(tmp_path: Path) -> None:
-    environ = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_API_KEY": 'a"b%c$d', "PATH": "/x y"}
+    environ = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_API_KEY": 'a"b%c$d\n', "PATH": "/x y"}
     config = load_config({"port": 9}, environ)
     lines = unit.build_unit(config, {"port": 9, "pair": None}, environ).splitlines()
     (command,) = [line for line in lines if line.startswith("ExecStart=")]
@@ -38,7 +38,7 @@ def test_the_unit_runs_this_installation_with_its_settings(tmp_path: Path) -> No
     for word in (f'"state_dir={tmp_path}/state"', '"port=9"'):
         assert word in command
     assert "pair" not in command
-    environment = {'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d"', 'Environment="PATH=/x y"'}
+    environment = {'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d\\n"', 'Environment="PATH=/x y"'}
     assert environment <= set(lines)
     assert not any("FLASHEDGE_HOME" in line for line in lines)
 
