@@ -52,7 +52,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
                         return
         raise protocol.explain_missing_end(run, (await self.run(run)).get("status"))
 
-    async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+    async def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         try:
             return protocol.parse_json_object(await self._http.request(method, path, **kwargs))
         except httpx.HTTPError as error:

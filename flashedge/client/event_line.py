@@ -29,9 +29,9 @@ FEW_SCORES = 4
 """Up to this many consecutive scores of a level have a line each; more share one. Chosen by hand:
 with 40, a beam's scores would push the other steps out of the log."""
 
-
 PROBE_CHARS = 60
-"""Characters that a line shows of a probe's text: an answer, where the probe found one."""
+"""Most characters that a line shows of a probe's text, which is an answer if the probe found one.
+Chosen by hand: answers are shorter, and with 600 one probe would fill the log's panel."""
 
 
 class ScoreTally(NamedTuple):
@@ -54,7 +54,7 @@ class EventLine:
     """One of `CATEGORIES`, or "run"."""
     text: str
     tally: ScoreTally | None = None
-    """Of a score, together with those of its level right before it. None for other events."""
+    """The tally of this score and those of its level right before it. None for other events."""
 
 
 def find_category(event: Event) -> str:
@@ -70,7 +70,7 @@ def tally_score(before: ScoreTally | None, depth: int, score: float) -> ScoreTal
 
 
 def describe(event: Event) -> str | None:
-    """Describe the event in one line. None for Progress, which comes too often for the log."""
+    """Describe the event in one line. Returns None for Progress: it comes too often for the log."""
     text = _describe(event)
     return None if text is None else show_in_line(text)
 

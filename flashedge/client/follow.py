@@ -34,10 +34,10 @@ class RetryPolicy:
     """The pause after the first failure. Each further failure in a row doubles it."""
     longest_s: float = math.inf
     max_retries: int | None = None
-    """Most retries in a row; the next failure is final. None: there is no limit."""
+    """Most retries in a row; the next failure is final. None sets no limit."""
 
     def find_pause_s(self, failures: int) -> float:
-        """The pause after so many failures in a row, at least one."""
+        """The pause after `failures` in a row, of which there is at least one."""
         doublings = min(failures - 1, 63)  # 2.0**1024 would raise OverflowError
         return min(self.first_s * 2.0**doublings, self.longest_s)
 

@@ -27,10 +27,13 @@ DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
 MAX_STREAMS = 64
-"""Most requests that a client has open at once, unless its maker asks for another number."""
+"""Most requests that a client has open at once, unless its caller chooses another number. Chosen by
+hand: more than a daemon runs and queues by default, and far fewer than the files it may open."""
 
 READ_TIMEOUT_S = 45.0
 """Longest silence of a stream. The daemon pings it every ten seconds: a few pings may be late."""
+
+CONNECT_TIMEOUT_S = 5.0  # a daemon that is alive accepts within milliseconds
 
 LOAD_TIMEOUT_S = 600.0
 """Longest wait for an answer that needs a loaded pair. Large models take minutes to load."""
@@ -40,9 +43,9 @@ _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
 
 
 def build_headers(*, api_key: str | None, name: str | None, program: str | None) -> dict[str, str]:
-    """Build the headers of every request. name: of the client; the daemon lets clients take turns.
-    program: the name of the program that the requests belong to. Raises RequestError for a name
-    that a header can't hold."""
+    """Build the headers of every request. name: the client's, since the daemon lets clients take
+    turns. program: the name of the program that the requests belong to. Raises RequestError for a
+    name that a header can't hold."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     for param, value in (("client", name), ("program", program)):
         if value is None:
@@ -59,8 +62,8 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 
 
 def make_sendable(value: Any) -> Any:
-    """Replace each lone surrogate in a JSON value by `�`, since UTF-8 can't encode it. They come
-    from texts cut within a character, and from command lines that are not UTF-8."""
+    """Replace lone surrogates in a JSON value by `�`, since UTF-8 can't encode them. They come from
+    texts cut within a character, and from command lines that are not UTF-8."""
     match value:
         case str():
             return join_surrogates(value)
@@ -82,8 +85,7 @@ def build_chat_body(
         "stream_options": {"include_usage": True},
         **{k: v for k, v in options.items() if v is not None},
     }
-    sendable: dict[str, Any] = make_sendable(body)
-    return sendable
+    return dict(make_sendable(body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,8 +178,8 @@ def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
 
 
 def parse_json_object(response: httpx.Response) -> dict[str, Any]:
-    """Parse the body of a response. Raises the error that it reports, or DaemonError when it is no
-    JSON object."""
+    """Parse the body of a response. Raises the error that the body reports, or DaemonError when it
+    is no JSON object."""
     try:
         body = response.json()
     except ValueError:
@@ -266,11 +268,11 @@ class Calls(Generic[Reply]):
             headers=build_headers(api_key=api_key, name=name, program=program),
             transport=transport,
             trust_env=False,  # no proxy between this client and its daemon
-            timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
-            limits=httpx.Limits(max_connections=max_streams, max_keepalive_connections=8),
+            timeout=httpx.Timeout(self.call_timeout_s, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=max_streams),
         )
 
-    def _json(self, method: str, path: str, **kwargs: Any) -> Reply:
+    def _call(self, method: str, path: str, **kwargs: Any) -> Reply:
         raise NotImplementedError
 
     def _build_timeout(self, read_s: float | None) -> httpx.Timeout:
@@ -278,18 +280,18 @@ class Calls(Generic[Reply]):
         return httpx.Timeout(self.call_timeout_s, read=read_s)
 
     def status(self) -> Reply:
-        return self._json("GET", "/v1/status")
+        return self._call("GET", "/v1/status")
 
     def models(self) -> Reply:
         """`{"data": [{"id", …}]}`. An id names a pair, or a pair and a strategy: `bundled:beam`."""
-        return self._json("GET", "/v1/models")
+        return self._call("GET", "/v1/models")
 
     def load(self) -> Reply:
         """Begin to load the engines. The answer does not wait for them."""
-        return self._json("POST", "/v1/load")
+        return self._call("POST", "/v1/load")
 
     def unload(self) -> Reply:
-        return self._json("POST", "/v1/unload")
+        return self._call("POST", "/v1/unload")
 
     def runs(
         self,
@@ -304,7 +306,7 @@ class Calls(Generic[Reply]):
         in the problem, the answer or its path."""
         options = {"limit": limit, "before": before, "status": status, "contains": contains}
         query = {name: value for name, value in options.items() if value is not None}
-        return self._json("GET", "/v1/runs", params=query)
+        return self._call("GET", "/v1/runs", params=query)
 
     def run(self, run: str, wait_s: float = 0.0) -> Reply:
         """The run's object. The daemon answers when it is over, or after `wait_s` (0 to 30)."""
@@ -312,26 +314,26 @@ class Calls(Generic[Reply]):
         if wait_s:
             timeout = self._build_timeout(self.call_timeout_s + wait_s)
             waiting = {"params": {"wait_s": wait_s}, "timeout": timeout}
-        return self._json("GET", f"/v1/runs/{run}", **waiting)
+        return self._call("GET", f"/v1/runs/{run}", **waiting)
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
         """Start a run without following it: `{"id", "status", "position", …}`. The daemon answers
         once the run's pair is loaded."""
         sent, timeout = make_sendable(body), self._build_timeout(LOAD_TIMEOUT_S)
-        return self._json("POST", "/v1/runs", json=sent, headers=headers, timeout=timeout)
+        return self._call("POST", "/v1/runs", json=sent, headers=headers, timeout=timeout)
 
     def repeat_run(self, run: str) -> Reply:
         """Start a run's request once more, as a new run. Answers as `submit` does."""
         timeout = self._build_timeout(LOAD_TIMEOUT_S)
-        return self._json("POST", f"/v1/runs/{run}/repeat", timeout=timeout)
+        return self._call("POST", f"/v1/runs/{run}/repeat", timeout=timeout)
 
     def cancel(self, run: str) -> Reply:
-        return self._json("POST", f"/v1/runs/{run}/cancel")
+        return self._call("POST", f"/v1/runs/{run}/cancel")
 
     def delete(self, run: str) -> Reply:
-        return self._json("DELETE", f"/v1/runs/{run}")
+        return self._call("DELETE", f"/v1/runs/{run}")
 
     def score(self, body: Mapping[str, Any]) -> Reply:
         """Score solutions: `body` is that of /v1/score. There is no limit on the wait."""
         sent = make_sendable(body)
-        return self._json("POST", "/v1/score", json=sent, timeout=self._build_timeout(None))
+        return self._call("POST", "/v1/score", json=sent, timeout=self._build_timeout(None))

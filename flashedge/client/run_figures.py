@@ -1,5 +1,4 @@
-"""Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left.
-Pure."""
+"""Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left."""
 
 import math
 from collections import Counter
@@ -166,7 +165,8 @@ class MctsFigures:
 
 
 def count_wanted_paths(view: RunView) -> int | None:
-    """Paths (MCTS: rollouts) that the run aims for. None for `probed_cot`, which has one path."""
+    """Count the paths that the run aims for, or the rollouts of MCTS. None for `probed_cot`, which
+    has one path."""
     n = view.config.get("n")
     return n if isinstance(n, int) and view.config.get("strategy") != "probed_cot" else None
 

@@ -1,5 +1,5 @@
 """A run as a watcher sees it, with words and marks for statuses, and the fold that builds this view
-from the run's numbered events, live or stored. Pure.
+from the run's numbered events, live or stored.
 
 Events give the same view whether they are folded at once or in chunks. Progress only changes
 `growing` and `tails`, which are empty when the run is over. So a stored run, which has no Progress,
@@ -100,11 +100,11 @@ class NodeView:
         )
 
 
-def _only_root() -> Mapping[NodeId, NodeView]:
+def _build_root() -> Mapping[NodeId, NodeView]:
     return MappingProxyType({ROOT: NodeView(id=ROOT, parent=None, status="active")})
 
 
-def _empty() -> Mapping[Any, Any]:
+def _build_empty() -> Mapping[Any, Any]:
     return MappingProxyType({})
 
 
@@ -121,11 +121,11 @@ class RunView:
     """Seconds until it starts, by the daemon's last estimate. None where there is none."""
     seq: int = 0
     """The number of the last event that was folded, apart from Progress."""
-    nodes: Mapping[NodeId, NodeView] = field(default_factory=_only_root)
-    children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_empty)
-    growing: Mapping[NodeId, int] = field(default_factory=_empty)
+    nodes: Mapping[NodeId, NodeView] = field(default_factory=_build_root)
+    children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_build_empty)
+    growing: Mapping[NodeId, int] = field(default_factory=_build_empty)
     """Tokens so far of nodes that generate."""
-    tails: Mapping[NodeId, str] = field(default_factory=_empty)
+    tails: Mapping[NodeId, str] = field(default_factory=_build_empty)
     """The end of the text so far of nodes that generate."""
     tokens: int = 0
     """Committed tokens: those of generated segments."""
@@ -134,7 +134,7 @@ class RunView:
     level: int = 0
     """Depth of the newest expansion."""
     certainty: tuple[events.CertaintyUpdated, ...] = ()
-    """Each with the tokens of the run at that moment."""
+    """The measurements so far, each with the tokens of the run at that moment."""
     rollouts: tuple[NodeId, ...] = ()
     """MCTS: the nodes in which rollouts ended, in order."""
     futile_rollouts: int = 0
@@ -147,9 +147,10 @@ class RunView:
     boosts: int = 0
     """How often the number of rollouts that the run may have in flight was raised."""
     cancelled_rollouts: int = 0
-    """Rollouts that were cancelled because that number was lowered."""
+    """Rollouts that were cancelled because the number that may be in flight was lowered."""
     exit: events.EarlyExit | None = None
-    config: Mapping[str, Any] = field(default_factory=_empty)
+    """None unless the run stopped early."""
+    config: Mapping[str, Any] = field(default_factory=_build_empty)
     """The request with all defaults (`events.RunStarted`). Empty before the run starts."""
     queue_s: float = 0.0
     result: Mapping[str, Any] | None = None
@@ -160,7 +161,7 @@ class RunView:
     """The node that was created or scored last."""
     log: tuple[EventLine, ...] = ()
     """The newest `LOG_LINES` lines about steps, and as many about anything else."""
-    event_counts: Mapping[str, int] = field(default_factory=_empty)
+    event_counts: Mapping[str, int] = field(default_factory=_build_empty)
     """Events so far by the category of their lines."""
 
     @property
@@ -226,7 +227,7 @@ _EMPTIED = MappingProxyType({f.name: f.default for f in fields(NodeView) if f.na
 
 def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
     """Return the view after `items`. An event that was folded before changes nothing. Progress
-    carries the number of the event before it, and is ignored once a later one was folded."""
+    carries the number of the event before it, and is ignored once a later event was folded."""
     draft = _ViewDraft(view)
     for seq, event in items:
         draft.apply(seq, event)

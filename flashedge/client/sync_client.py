@@ -126,7 +126,7 @@ class Client(Calls[dict[str, Any]]):
         except httpx.HTTPError as error:
             raise protocol.translate_error(error, self.base_url) from error
 
-    def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
+    def _call(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         return protocol.parse_json_object(self._send(method, path, **kwargs))
 
     def _stream(self, method: str, path: str, **kwargs: Any) -> Iterator[protocol.Frame]:

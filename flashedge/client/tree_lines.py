@@ -1,4 +1,4 @@
-"""The order and the indentation of a tree's lines, for the terminal and the dashboard. Pure.
+"""The order and the indentation of a tree's lines, for the terminal and the dashboard.
 
 Only branch points indent. If just one child of a node has children itself, it stands in the node's
 own column, below its siblings. A chain of any depth takes one column.
@@ -40,7 +40,8 @@ class TreeLine(NamedTuple):
 
 
 class _TreeRow(NamedTuple):
-    """A named tuple, not a dataclass: a large tree makes thousands for each drawing."""
+    """A named tuple, since dataclasses are slower to make: a large tree needs thousands each time
+    it is drawn."""
 
     members: tuple[NodeId, ...]
     lead: str

@@ -64,25 +64,21 @@ def describe_distrust(score: float | None = None) -> str:
     return f"The verifier gives this answer a low score{shown}. It is probably wrong."
 
 
-def describe_unboxed() -> str:
-    """Warn of a result whose `unboxed` is true."""
-    return (
-        "No path has a boxed answer. This is the answer that the paths name without a box"
-        " (`Answer: …`, `#### …`, `<answer>…</answer>`)."
-    )
-
-
-def describe_unlikely() -> str:
-    """Warn of a result whose `unlikely` is true."""
-    return (
-        "The search gave up: no path that it could still find is good enough by the verifier."
-        " The answer is the best so far, and unlikely to be right."
-    )
+UNBOXED = (
+    "No path has a boxed answer. This is the answer that the paths name without a box"
+    " (`Answer: …`, `#### …`, `<answer>…</answer>`)."
+)
+"""Warns of a result whose `unboxed` is true."""
+UNLIKELY = (
+    "The search gave up: no path that it could still find is good enough by the verifier."
+    " The answer is the best so far, and unlikely to be right."
+)
+"""Warns of a result whose `unlikely` is true."""
 
 
 def list_doubts(result: Mapping[str, Any], score: float | None = None) -> list[str]:
     """List what speaks against a result's answer. score: of the chosen path, where known."""
-    doubts = [describe_unlikely()] if result.get("unlikely") else []
+    doubts = [UNLIKELY] if result.get("unlikely") else []
     if not doubts and result.get("trusted") is False:
         doubts = [describe_distrust(score)]
-    return [*doubts, describe_unboxed()] if result.get("unboxed") else doubts
+    return [*doubts, UNBOXED] if result.get("unboxed") else doubts

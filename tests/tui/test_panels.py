@@ -13,7 +13,7 @@ from textual.filter import Monochrome
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from flashedge.client.words import describe_distrust, describe_unboxed, describe_unlikely
+from flashedge.client.words import UNBOXED, UNLIKELY, describe_distrust
 from flashedge.events import RunCancelled, RunFailed, from_json, to_json
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.colours import ON_LIGHT, OURS, SCALE
@@ -76,12 +76,12 @@ STOPPED = "The run was stopped early by its deadline."
         (
             rig.end_with(trusted=False, unboxed=True, cut_by="deadline"),
             "finished",
-            ("Answer", describe_distrust(0.7462), describe_unboxed(), STOPPED),
+            ("Answer", describe_distrust(0.7462), UNBOXED, STOPPED),
         ),
         (
             rig.end_with(answer=LONG, unlikely=True, votes=[]),
             "finished",
-            ("Answer", "word 0 word 1", "…", describe_unlikely()),
+            ("Answer", "word 0 word 1", "…", UNLIKELY),
         ),
         (
             [*rig.live_items()[:100], (101, RunFailed(error=ERROR, code="engine_dead"))],
