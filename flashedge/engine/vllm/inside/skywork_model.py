@@ -23,7 +23,7 @@ from vllm.model_executor.models.utils import WeightsMapper, maybe_prefix
 
 from flashedge.engine.vllm.inside.plugin import SKYWORK
 
-OUR_NAMES = WeightsMapper(orig_to_new_prefix={"v_head.summary.": "score."})
+NAME_MAPPER = WeightsMapper(orig_to_new_prefix={"v_head.summary.": "score."})
 
 
 @default_pooling_type(tok_pooling_type="ALL")
@@ -49,7 +49,7 @@ class SkyworkForPrm(Qwen2RewardBaseModel):
         )
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
-        return super().load_weights(OUR_NAMES.apply(weights))
+        return super().load_weights(NAME_MAPPER.apply(weights))
 
 
 ModelRegistry.register_model(SKYWORK, SkyworkForPrm)

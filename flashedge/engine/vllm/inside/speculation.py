@@ -3,14 +3,14 @@
 A beam that ends its step keeps its request, which becomes the draft of child 0. Drafts of other
 children get requests of their own, whose prompts end at the boundary. The front end's request for a
 drafted step never reaches vLLM: the draft's own request goes on with its KV and its row in the
-batch, and its outputs are reported under the name of the step. So one request serves several steps
-of a path.
+batch, and reports its outputs under the name of the step. So one request serves several steps of a
+path.
 
 A draft that does not run is *paused*, a state that vLLM lacks: its request has the status
 PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a requested step
-needs them. Once it is queued again, vLLM resumes it with its KV (`kv_holding_waiting`). A token of
-it may be in flight. vLLM calls that token *stale*, delivers it like any other, and does not resume
-the request until then.
+needs them. Once it is queued again, vLLM resumes it with its KV (`kv_holding_waiting`). A request
+may be paused while a token of it is in flight. vLLM calls that token *stale*, delivers it like any
+other, and resumes the request only after that.
 
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
@@ -44,7 +44,7 @@ from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
 from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason, Sampling
 
-DRAFT_PRIORITY = 1 << 30  # beyond those of requests: a smaller quota takes blocks from drafts first
+DRAFT_PRIORITY = 1 << 30  # larger than requests have: a smaller quota takes drafts' blocks first
 CPU_BATCH = 4
 """The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer.
 Chosen by hand: at 1 nothing is drafted, and at 40 drafts slow down the steps that others wait for.
@@ -62,13 +62,13 @@ COUNTERS = (
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Label:
-    """How the front end knows the step that a request serves."""
+    """The front end's name for the step that a request serves, and what the outputs carry."""
 
     name: str
     adopted: int = 0
     """How many of the step's tokens were those of a draft."""
     stats: PrefillStats | None = None
-    """Goes with the step's first output."""
+    """The prefill statistics of an adopted draft, until the step's first output takes them."""
 
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
@@ -83,8 +83,8 @@ class StepJob:
     """What one of vLLM's requests does now: a requested step (`label`, `beam`), or a draft."""
 
     request: Request
-    boundary: str | None
-    """Name of the rule that ends the step; None where it goes on to the answer's end."""
+    boundary: str | None = None
+    """Name of the rule that ends the step, or None if the step goes on to the answer's end."""
     start: int = 0
     """Tokens that the request generated before this step."""
     label: Label | None = None
@@ -103,10 +103,10 @@ class StepJob:
         self.label, self.beam, self.draft = None, None, draft
         self.start = self.request.num_output_tokens
         after = draft.continuation
-        self.set_limit(after.granularity.max_tokens, after.boundary)
+        self.set_end(after.granularity.max_tokens, after.boundary)
         self.request.priority = DRAFT_PRIORITY
 
-    def set_limit(self, max_tokens: int, boundary: str | None) -> None:
+    def set_end(self, max_tokens: int, boundary: str | None) -> None:
         self.request.max_tokens = self.start + max_tokens
         self.boundary = boundary
 
@@ -120,7 +120,7 @@ class StepJob:
 
 
 Labels = Mapping[str, tuple[StepJob, Label | None]]
-"""By the id of vLLM's request, its job and the label of its step. A draft has none."""
+"""The jobs of vLLM's requests and their steps' labels, by request id. A draft has no label."""
 
 
 class Speculation:
@@ -132,7 +132,7 @@ class Speculation:
         self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None  # the last one of a search: drafts get its parameters
+        self._like: Request | None = None  # a search's last one, whose parameters drafts get
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
@@ -152,7 +152,7 @@ class Speculation:
     # ------------------------------------------------------------ requests arrive and leave
 
     def adopt(self, request: Request) -> bool:
-        """Let a draft go on in place of a new request. False if none can: vLLM gets the request."""
+        """Let a draft go on in place of a new request. Returns False if none can."""
         args = read_args(request.sampling_params)
         if not args.get("continuation"):
             return False
@@ -201,7 +201,7 @@ class Speculation:
             read_args(request.sampling_params).update(
                 {key: args.get(key) for key in (PROGRAM, EACH_TOKEN)}
             )
-            job.set_limit(requested.max_tokens, args[BOUNDARY])
+            job.set_end(requested.max_tokens, args[BOUNDARY])
             self._promote(request)
             return
         path = (*requested.prompt_token_ids, *drawn[:used])
@@ -222,8 +222,7 @@ class Speculation:
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
         """Cancel the steps that the front end knows by these ids, or all steps (None). Returns the
-        ids of vLLM's requests to end. A request that serves another step by now is not one of them.
-        """
+        ids of vLLM's requests to end (None: all), without those that serve another step by now."""
         if request_ids is None:
             self._board.clear()
             for table in (self._jobs, self._requested, self._of_drafts):
@@ -243,7 +242,7 @@ class Speculation:
     # ------------------------------------------------------------ the end of a step
 
     def forgets_token(self, request: Request) -> bool:
-        """Whether the request's new token comes after its draft's end, to be dropped. True once."""
+        """Whether to drop the request's new token, because it comes after its draft's end."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False
@@ -328,10 +327,10 @@ class Speculation:
         if job is None:
             assert self._like is not None, "drafts follow requests"
             name = f"draft-{next(self._draft_ids)}"
-            request = make_draft_request(draft, name, self._like, self._scheduler.max_model_len)
+            request = make_draft_request(draft, name, self._like)
             self._scheduler.requests[name] = request
             self._scheduler.passes.windows.begin(request)
-            job = StepJob(request=request, boundary=draft.continuation.boundary)
+            job = StepJob(request=request)
             self._jobs[name] = self._of_drafts[draft] = job
             job.serve_draft(draft)
         return job.request
@@ -354,11 +353,11 @@ class Speculation:
     def _route_outputs(
         self, outputs: Iterable[EngineCoreOutput], labels: Labels
     ) -> Iterator[EngineCoreOutput]:
-        """Label the outputs of requested steps. Record the others, which are tokens of drafts."""
+        """Label and yield the outputs of requests. Record those of drafts on the board."""
         for output in outputs:
             job, label = labels.get(output.request_id, (None, None))
             if job is not None:
-                job.request.stop_reason = None
+                job.request.stop_reason = None  # the request may go on with another step
             if label is not None:
                 label.put_on(output)
             if job is None or label is not None:
@@ -409,8 +408,8 @@ class Speculation:
         *,
         spared: Request | None = None,
     ) -> bool:
-        """Free the KV of the candidate that would run last among drafts that do not run, or else of
-        the last among waiting steps. False if none has KV. spared: never a candidate."""
+        """Free the KV of one candidate: of the idle draft that would run last, or if no draft is
+        idle, of the last waiting step. Returns False if none has KV. spared: is no candidate."""
         scheduler = self._scheduler
         idle = [
             (draft.rank, job.request)
@@ -471,10 +470,9 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
     return FinishReason.LENGTH if request.num_tokens >= max_model_len else FinishReason.STEP_LIMIT
 
 
-def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
+def make_draft_request(draft: Draft, name: str, like: Request) -> Request:
     """Make a request that draws a draft, with the noise of the child's own request and otherwise
-    the parameters of `like`."""
-    limit = draft.continuation.granularity
+    the parameters of `like`. `StepJob.serve_draft` sets its end and priority."""
     params = copy.copy(like.sampling_params)
     params.extra_args = {
         ARGS_KEY: {
@@ -486,7 +484,6 @@ def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: in
             DETERMINISTIC: draft.continuation.deterministic,
         }
     }
-    params.max_tokens = min(limit.max_tokens, max_model_len - len(draft.path))
     return Request(
         request_id=name,
         prompt_token_ids=list(draft.path),
@@ -494,7 +491,6 @@ def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: in
         pooling_params=None,
         client_index=like.client_index,
         arrival_time=time.time(),
-        priority=DRAFT_PRIORITY,
         block_hasher=like._block_hasher,
     )
 

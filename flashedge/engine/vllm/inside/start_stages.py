@@ -16,7 +16,7 @@ from vllm.utils import system_utils
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
-_get_vllms_context = system_utils.get_mp_context
+_get_stock_context = system_utils.get_mp_context
 FIRST_WORKER = "VllmWorker-0"  # the name that vLLM gives its process
 STAGES = {
     "Starting to load model ": "loading the weights",
@@ -35,7 +35,7 @@ STAGES = {
     "Graph capturing finished in ": "testing the sampler",
     "init engine (profile, create kv cache, warmup model) took ": "making the scheduler",
 }
-"""The stage that a log record begins, by the beginning of the record's format string."""
+"""The stage that starts when vLLM logs a record, by the beginning of the record's format string."""
 BARS = {"Loading ": "loading the weights", "Capturing CUDA graphs ": "capturing graphs"}
 """The stage while a bar is drawn, by the beginning of the bar's description."""
 
@@ -64,20 +64,21 @@ _level = logging.NOTSET
 
 
 def begin() -> None:
+    """Start to send stages, if the daemon gave this process a pipe for them."""
     global _handler, _level
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None or _handler is not None:
         return
-    vllm = logging.getLogger("vllm")  # its own handler keeps its level, and the log gets no more
+    vllm = logging.getLogger("vllm")
     _handler, _level = StageHandler(pipe), vllm.level
     vllm.addHandler(_handler)
-    vllm.setLevel(min(_level, logging.INFO))
+    vllm.setLevel(min(_level, logging.INFO))  # vLLM's own handler keeps its level
 
 
 def get_mp_context() -> BaseContext:
     """Stand in for vLLM's function: let the first of several workers send its stages too. The
     others do the same work at the same time."""
-    context = _get_vllms_context()
+    context = _get_stock_context()
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None:
         return context  # type: ignore[no-any-return]

@@ -35,7 +35,7 @@ def measure_step(runner: Any, kv_bytes: int, *, kv_is_in_torch: bool) -> dict[st
     "logits" and "logprobs". "resident" is the process's peak of RAM during the step on a CPU, and
     on a card what it holds without its KV after the step. "weights" are 0 on a CPU, where vLLM's
     library packs them into memory that PyTorch does not see. kv_bytes, kv_is_in_torch: see
-    `count_beside_kv`. Not read on a CPU.
+    `count_beside_kv`; a CPU needs neither.
     """
     Path("/proc/self/clear_refs").write_text("5")  # resets Linux's peak of this process, VmHWM
     with watch_peak(runner.device) as read_peak:
@@ -43,11 +43,11 @@ def measure_step(runner: Any, kv_bytes: int, *, kv_is_in_torch: bool) -> dict[st
         if runner.is_pooling_model:
             runner._dummy_pooler_run(hidden)
         forward = read_peak()
-    count, sampler = 0, 0
+    count, sampling = 0, 0
     if not runner.is_pooling_model:
         with watch_peak(runner.device) as read_peak:
             count = sample(runner, last)
-            sampler = read_peak()
+            sampling = read_peak()
     del hidden, last
     copy_bytes, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * count
     logits = count * (runner.dtype.itemsize + copy_bytes)  # the model's, and a copy in float32
@@ -63,13 +63,13 @@ def measure_step(runner: Any, kv_bytes: int, *, kv_is_in_torch: bool) -> dict[st
         "forward": forward,
         "logits": logits,
         "logprobs": logprobs,
-        "noise": max(0, sampler - logits - logprobs),
+        "noise": max(0, sampling - logits - logprobs),
         "resident": resident,
     }
 
 
 def run_forward(runner: Any) -> Any:
-    """Returns all hidden states, and those of the last token of each sequence."""
+    """Run the model once. Returns all hidden states, and those of each sequence's last token."""
     if find_kind(runner) == "second":
         return runner._dummy_run(runner.max_num_tokens, skip_attn=True, is_profile=True)
     return runner._dummy_run(

@@ -19,9 +19,10 @@ FATAL_ERROR = "EngineCore encountered a fatal error."
 FATAL = ("EngineCore failed to start.", FATAL_ERROR)
 """vLLM logs the error that ends an engine process in a record that begins like one of these."""
 SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of PyTorch's errors for short memory that are no OutOfMemoryError."""
+"""Texts of the RuntimeErrors, other than OutOfMemoryError, that PyTorch raises for short memory."""
 FAULT_BYTES, NAMES_BYTES = 1000, 130_000
-"""Room for an error's text, and for the names of some 6,000 requests."""
+"""Room for an error's text, and for the names of some 6,000 requests. If a step's names are
+longer, any request counts as its cause."""
 ANY = b"*"
 """Stands for the names where any request may be in the step."""
 
@@ -51,9 +52,9 @@ class StepRecord:
 
     def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
         """Write that a step with these requests and tokens begins. None stands for any request."""
+        # Clients choose names. A newline would end one, and a zero byte the field.
         parts = (name.replace("\n", "\0") for name in requests or ())
         names = ANY if requests is None else "\n".join(parts).encode()
-        # Clients choose names. A newline would end one, and a zero byte the field.
         self._shared.names = names if len(names) <= NAMES_BYTES and b"\0" not in names else ANY
         self._shared.tokens, self._shared.is_in_step = tokens, True
         self.note_progress()
@@ -93,13 +94,13 @@ class StepRecord:
 
     @property
     def fault(self) -> str | None:
-        """The first line of the error that ended the process, if it wrote one."""
+        """The first line of the error that ended the process, or None if none was written."""
         text = self._shared.fault.decode(errors="replace").strip()
         return text.splitlines()[0] if text else None
 
     def holds(self, request: str) -> bool:
-        """Whether this request is in an unfinished step. vLLM appends a hyphen and eight letters to
-        its name."""
+        """Whether this request is in an unfinished step. vLLM appends a hyphen and eight
+        hexadecimal digits to its name."""
         names = self._shared.names
         if not self.is_in_step or names == ANY:
             return self.is_in_step
@@ -131,7 +132,7 @@ class StepsInFlight:
         self._write()
 
     def blame_any(self) -> None:
-        """A step can't be scheduled: any request may be why."""
+        """Write that a step can't be scheduled, for which any request may be the reason."""
         self._record.begin_step(None)
 
     def _write(self, more: tuple[str, ...] = ()) -> None:
