@@ -58,8 +58,8 @@ TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
 """The entry point by which vLLM looks for Triton's backend on a CPU."""
 SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
 """Operations a second that the slowest card, and a thread of the slowest CPU, are taken to compute.
-A token takes two for each weight. Chosen by hand to tell hung engines: ten times as many would kill
-slow ones that work; a tenth would find a hang ten times later."""
+A token takes two for each weight. Chosen by hand to tell hung engines from slow ones: ten times as
+many would kill slow ones that work; a tenth would find a hang ten times later."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -83,11 +83,11 @@ class VllmPair:
         *,
         is_planned: bool | None = None,
     ) -> None:
-        """kv_bytes: of generator and verifier at their start. None takes the memory plan's.
+        """kv_bytes: the KV of generator and verifier at their start; None takes the planned sizes.
 
-        is_planned: whether KV sizes were planned, so that a first start may lower them. None: they
-        were if `config` or models.toml leaves one open. Raises ConfigError, and EngineError where
-        no card answers.
+        is_planned: whether KV sizes were planned, so that a first start may lower them. None takes
+        them as planned if `config` and models.toml leave one open. Raises ConfigError, and
+        EngineError where no card answers.
         """
         compat.check_version()
         compat.prepare_environment(
@@ -136,8 +136,8 @@ class VllmPair:
     async def _start_measured(self) -> None:
         """Start both engines on a card, and keep what each takes for later plans.
 
-        Both start at once, with the memory that was estimated. If they take more than that and the
-        reserve, they start again one after the other, and the verifier gets less KV.
+        Both start at once, with the memory that was estimated. If that fails on a card that they
+        share, they start again one after the other (`_start_in_turn`).
         """
         log.info("this pair starts here for the first time: its memory is measured")
         try:
@@ -162,7 +162,7 @@ class VllmPair:
             log.warning("the measured memory is not kept: %s", error.line)
 
     async def _measure(self, engine: VllmEngine) -> EngineMemory | None:
-        """As `measure_engine`. None if that fails: the engine can serve without it."""
+        """Call `measure_engine`. Returns None if it fails: the engine can serve all the same."""
         try:
             return await measure_engine(engine)
         except EngineError as error:
@@ -289,7 +289,7 @@ class VllmPair:
             options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
-            # The sampling of requests outside any run that leave it out.
+            # Requests that belong to no run and set no sampling get the pair's.
             extra={**options.extra, "override_generation_config": asdict(self._pair.sampling)},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
@@ -328,8 +328,9 @@ async def _answer(
 async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -> EngineMemory:
     """Measure the memory that an engine takes in addition to its KV, on the first of its cards.
 
-    Its process counts what it holds itself while it runs the largest step that the batch limit
-    allows. weights_bytes: for an engine on a CPU, which does not know them. Raises EngineError.
+    Its process counts what it holds while it runs the largest step that the batch limit allows.
+    weights_bytes: replaces what the process counts as weights, which is 0 on a CPU. Raises
+    EngineError.
     """
     parts = await engine.measure_memory()
     found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
@@ -359,8 +360,9 @@ def check_second_runner(config: Config) -> None:
 def build_fingerprint(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
     """Collect what tokens and scores depend on besides the request, as JSON values by name.
 
-    Equal deterministic requests get equal bits if their fingerprints are equal. self_test: has the
-    shapes of the passes. Reads the beginning and the end of each file of weights.
+    Equal deterministic requests get equal bits if their fingerprints are equal. self_test: what
+    `VllmPair.self_test` found, with the shapes of the passes. Reads the beginning and the end of
+    each file of weights.
     """
     import torch
 

@@ -12,7 +12,6 @@ from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
     build_engine_extra,
-    build_turn,
     choose_variant,
     list_turns,
     render_plain_text,
@@ -26,8 +25,8 @@ class SequenceClassification(LogitScore):
     """Skywork-Reward-V2 and its kind: `…ForSequenceClassification` with one label.
 
     The chat template writes the text, with the answer as the assistant's turn. As in transformers,
-    the logit is read at the last token that is not padding. Many a template of Llama 3 ends with
-    `<|eot_id|>`, which is then the padding token, too.
+    the logit is read at the last token that is not padding, even where the template's last token,
+    such as `<|eot_id|>` of Llama 3, is also the padding token.
 
     The logit is a Bradley-Terry reward: only differences between answers to one problem mean
     something. The score is its sigmoid, which keeps the order but is no probability of being right.
@@ -48,7 +47,7 @@ class SequenceClassification(LogitScore):
         self.engine_extra = build_engine_extra()
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        turns = [*list_turns(problem, self._system), build_turn("assistant", answer)]
+        turns = [*list_turns(problem, self._system), {"role": "assistant", "content": answer}]
         ids = self._tokenizer.encode_rendered(self._tokenizer.render_turns(turns))
         last = len(ids)
         while last > 1 and ids[last - 1] == self._padding:
@@ -93,8 +92,8 @@ VARIANTS: Mapping[str, YesNoVariant] = {
 class YesNoVerifier(LogitScore):
     """A causal model that answers "Is the answer correct (Yes/No)?" in one token.
 
-    Variants: `gorm` is the prompt of the generative outcome reward models, whose reply begins with
-    the question. They are trained to reason before that line. Here they do not, and what that costs
+    Variants: `gorm` is the prompt of the generative outcome reward models. They are trained to
+    reason before the line "Verification: …", with which their reply begins here. What that costs
     was not measured, since no published checkpoint was at hand. `genrm` is GenRM's direct form in
     plain text. `question` asks an instruction-tuned model in a user's turn. The option `prompt`
     replaces the variant's text.

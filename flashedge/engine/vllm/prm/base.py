@@ -63,8 +63,7 @@ FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
 class PrmTokenizer(PromptEncoder):
     """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded.
 
-    In the texts that it encodes only what `spell` and `render_turns` gave can be a control token. A
-    SentencePiece tokenizer puts a space before a text.
+    In the texts that it encodes only what `spell` and `render_turns` gave can be a control token.
     """
 
     def __init__(self, path: Path, own: Iterable[str] = (), *, needs_template: bool = True) -> None:
@@ -100,8 +99,8 @@ class PrmTokenizer(PromptEncoder):
     def render_turns(self, turns: Sequence[Turn], reply: str | None = None) -> str:
         """Render a conversation by the checkpoint's own template.
 
-        reply: the beginning of an assistant's turn, which is opened for it. A template that knows
-        of thinking is told to leave it out there. None opens no turn.
+        reply: the beginning of an assistant's turn after `turns`, or None for no such turn. A
+        template that knows of thinking is told to leave the thinking out of that turn.
         """
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
         return self.render_chat(turns, refuses=False, **opening) + (reply or "")
@@ -137,15 +136,11 @@ def choose_variant(
 
 
 def list_turns(problem: Problem, system: str | None) -> list[Turn]:
-    """List the turns of a conversation. system: the system prompt if it has none of its own."""
-    turns = [build_turn(m.role, m.content) for m in problem.messages]
+    """List the turns of a conversation. system: for a problem without a system prompt."""
+    turns = [{"role": m.role, "content": m.content} for m in problem.messages]
     if system and turns[0]["role"] != "system":
-        turns.insert(0, build_turn("system", system))
+        turns.insert(0, {"role": "system", "content": system})
     return turns
-
-
-def build_turn(role: str, content: str) -> Turn:
-    return {"role": role, "content": content}
 
 
 def render_plain_text(problem: Problem) -> str:
@@ -160,7 +155,8 @@ def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> M
 
     Usually the output is a logit, and the scorer applies `sigmoid` below. Torch's own rounds
     differently in its vectorized and its scalar part, so one bit of a score would depend on how
-    many tokens follow it. use_activation: None for the model's own default.
+    many tokens follow. use_activation: whether the model applies its activation; None leaves that
+    to its config.
     """
     pooler = PoolerConfig(
         task="token_classify", tok_pooling_type="ALL", use_activation=use_activation

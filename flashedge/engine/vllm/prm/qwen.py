@@ -48,12 +48,10 @@ class QwenPrm:
 
 
 class ReasonfluxPrm(QwenPrm):
-    """chat(problem), then step <extra_0> step <extra_0> …; the score is softmax(logits)[1].
-
-    Form and head are those of Qwen2.5-Math-PRM. It was trained on the steps of a trajectory
-    (`<think>` … `</think>`, split at blank lines) before those of the final answer, so there is no
-    system prompt beyond the chat template's own. The paper also rates the whole trajectory by one
-    separator after it; here a path's score is the aggregate of its steps' scores.
+    """The form and head of Qwen2.5-Math-PRM. ReasonFlux-PRM-7B was trained on the steps of a
+    trajectory (`<think>` … `</think>`, split at blank lines) before those of the final answer,
+    without a system prompt beyond the chat template's own. The paper also rates the whole
+    trajectory by one separator after it; here a path's score is the aggregate of its steps' scores.
 
     vLLM needs a config.json with the architecture Qwen2ForProcessRewardModel. Whether the published
     one names it was not checked. ReasonFlux-PRM-1.5B is of another kind: one score for problem and
@@ -66,8 +64,8 @@ class SkyworkPrm(LogitScore):
     r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
 
     As in Skywork's own `prepare_input`, an answer is split at every newline, each line is encoded
-    by itself, and the newline's id follows. The score of a step of several lines is the one at its
-    last. Blank lines are left out: Skywork's code would score an empty line as a step of its own.
+    by itself, and the newline's id follows. A step of several lines has the score of its last
+    line. Blank lines are left out: Skywork's code would score an empty line as a step of its own.
     Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/io_utils.py.
     """
 

@@ -12,7 +12,6 @@ from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
     build_engine_extra,
-    build_turn,
     choose_variant,
     list_turns,
     render_plain_text,
@@ -67,8 +66,8 @@ class StepTagPrm(LogitScore):
       (Llama-PRM800K, VersaPRM and Multi-RM's dPRM, adapters merged).
 
     `step_token`, `good_token` and `bad_token` replace a variant's. They get a space in front if the
-    variant's has one. `score_at = "before_tag"` reads the score one token earlier, for models that
-    were trained to predict the label in the tag's place.
+    variant's token has one. `score_at = "before_tag"` reads the score one token earlier, for models
+    that were trained to predict the label in the tag's place.
 
     The tags and labels of these models are ordinary words ("ки", "+"), so a step may hold one. The
     model then sees another tag, but scores are read at ours only.
@@ -183,17 +182,17 @@ class RlhflowPrm(LogitScore):
 
 
 def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
-    """Returns (head, ask, between) of `RlhflowPrm`. Raises CheckpointError if the template has
-    another form."""
+    """Split a rendered conversation into (head, ask, between) of `RlhflowPrm`. Raises
+    CheckpointError if the template has another form."""
     turns = list_turns(Problem.from_text(_PROBLEM), system)
-    turns += [build_turn("assistant", good), build_turn("user", _STEP)]
+    turns += [{"role": "assistant", "content": good}, {"role": "user", "content": _STEP}]
     text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     head, has_problem, rest = text.partition(_PROBLEM)
     middle, has_step, ask = rest.partition(_STEP)
     if not (has_problem and has_step and ask and middle.startswith(ask + good)):
         raise CheckpointError(
-            f"{path}: the chat template leaves out the problem or a step, or begins an answer "
-            "otherwise than it asks for one",
+            f"{path}: the chat template leaves out the problem or a step, or does not put an "
+            "answer right after the generation prompt",
             hint="the checkpoint is not of family rlhflow, or its template is another model's",
         )
     return head, ask, middle.removeprefix(ask)

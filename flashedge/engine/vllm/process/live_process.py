@@ -43,7 +43,7 @@ async def watch_heart(
     time that its present step may take. Returns the seconds without a sign.
 
     beat: asks the process for a sign. It fails if the process ends, which is noticed elsewhere.
-    record: where the process writes its steps. A stop of the daemon counts as two periods at most.
+    record: where the process writes its steps. A pause of the daemon counts as two periods at most.
     """
     hang_s = options.hang_s
     period_s = min(PERIOD_S, hang_s / PERIODS)
@@ -78,9 +78,8 @@ Fail = Callable[[Sequence[str], Exception], None]
 class Outbox:
     """Sends the requests of one turn of the event loop to an engine in one message.
 
-    It replaces two methods of vLLM's client, which the front end calls. The paths of a level are
-    requested in one turn. If they were sent one by one, the first would start a step of its own,
-    for which all others would have to wait.
+    The paths of a level are requested in one turn. If they were sent one by one, the first would
+    start a step of its own, for which all others would have to wait.
     """
 
     def __init__(self, client: AsyncMPClient, fail: Fail) -> None:
@@ -163,7 +162,7 @@ class LiveProcess:
         self._watches = contextlib.ExitStack()
         """Ends with the process: the watches of its end and its heartbeat, and its outbox."""
         self._hung_s: float | None = None
-        """How long it gave no sign of life when it was killed as hung."""
+        """For how long the process had given no sign of life when it was killed as hung."""
 
     @property
     def pid(self) -> int | None:
@@ -216,8 +215,8 @@ class LiveProcess:
     def _build(self) -> None:
         """Start the process and set `llm`.
 
-        The thread pool would keep a returned AsyncLLM alive until the interpreter ends, where its
-        destructor fails with a traceback.
+        It is not returned, because the thread pool would keep a result alive until the interpreter
+        ends, where the destructor of an AsyncLLM fails with a traceback.
         """
         apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -248,7 +247,7 @@ class LiveProcess:
         return True
 
     async def _watch_heart(self) -> None:
-        """Kill the process once it hangs, and do not wait: a driver may never let it go."""
+        """Kill the process once it hangs, without awaiting its end, which a driver may prevent."""
         self._hung_s = await watch_heart(lambda: self.call("beat"), self.record, self._options)
         if self.pid is not None:
             _kill_tree(self.pid)
@@ -261,7 +260,7 @@ class LiveProcess:
             self._ended.set_result(None)
 
     def fail_requests(self) -> None:
-        """End the open requests with vLLM's EngineDeadError, now."""
+        """End the open requests at once with vLLM's EngineDeadError."""
         from vllm.v1.engine.exceptions import EngineDeadError
 
         if self.llm is not None:
@@ -293,7 +292,7 @@ class LiveProcess:
         import psutil
 
         was_starting = await self._give_up_start()
-        # The client of a dead process may fail in any way. One that lives may end meanwhile.
+        # The client of a dead process may fail in any way. A live process may end meanwhile.
         is_dead = was_starting or (self._ended is not None and self._ended.done())
         expected = Exception if is_dead else psutil.NoSuchProcess
         self.note_end()

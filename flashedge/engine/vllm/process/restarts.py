@@ -38,7 +38,7 @@ LEAST_SEQUENCES, LEAST_TOKENS = 8, 512
 
 
 def halve_batch(options: EngineOptions) -> EngineOptions | None:
-    """Halve the sequences and tokens of a step. None if both are as small as they get.
+    """Halve the sequences and tokens of a step. Returns None if both are at their minimum.
 
     A step's memory grows with both: activations with the tokens, logits and graphs with the
     sequences. What a step computes for a request depends on neither.
@@ -72,17 +72,17 @@ class EngineProcess:
         self.block_bytes = 0
         """Bytes of one KV block, known once the engine is ready."""
         self.start_limit_bytes: int | None = None
-        """KV memory that a restarted process may claim at its start. None: as much as the first."""
+        """KV memory that a restarted process may claim at its start. None sets no limit."""
         self._on_restart = on_restart
         self._live: LiveProcess | None = None
         self._accepts_calls = False
-        shared = "own" if options.owns_cards else None  # else the process says what it can move
-        self._health = Health(state="starting", cards=options.card_names, kv_memory=shared)
+        kv_memory = "own" if options.owns_cards else None  # else the started process tells it
+        self._health = Health(state="starting", cards=options.card_names, kv_memory=kv_memory)
         """The fields that `health` does not compute."""
         self._attempt = 0
         """Number of the restart that is under way or comes next. 0 before the first death."""
         self._restart_at: float | None = None
-        """When the next process starts. None: no restart is planned, or it is under way."""
+        """When the next process starts, or None if no restart is planned or one is under way."""
         self._ready = asyncio.Event()
         """Set unless the engine is starting or dead, so that nobody waits for a failed one."""
         self._started_at = 0.0
@@ -147,7 +147,7 @@ class EngineProcess:
             raise self._make_error(f"is {self._health.state}: {self._health.detail or 'no error'}")
 
     def _make_error(self, what: str) -> EngineDead:
-        """An error for a request that did not reach the engine, so that it is not to blame."""
+        """Make an error for a request that did not reach the engine, and so is not to blame."""
         hints = {
             "failed": "see `flashedge logs`, then `flashedge down` and `flashedge up`",
             "dead": "it is being restarted; `flashedge ps` says why and when",
@@ -216,7 +216,7 @@ class EngineProcess:
         self._ready.set()
 
     def _note_stage(self, stage: str) -> None:
-        """Keep what a starting process does for `health`, and log each stage once."""
+        """Keep the stage of a starting process for `health`, and log each stage once."""
         if stage.partition(" (")[0] != (self._health.stage or "").partition(" (")[0]:
             log.info("%s: %s", self.options.name, stage)
         self._note(stage=stage)
@@ -269,7 +269,7 @@ class EngineProcess:
             self._restart_at = None
             options, limit = self.options, self.start_limit_bytes
             if options.kv_start_bytes is not None and limit is not None:
-                # More than that may be the other engine's memory by now.
+                # More than `limit` may be the other engine's by now. 0 would stand for all.
                 start_bytes = max(1, min(options.kv_start_bytes, limit))
                 options = replace(options, kv_start_bytes=start_bytes)
             try:
@@ -296,7 +296,8 @@ class EngineProcess:
             self.options = smaller
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a function of `inside.calls`. Raises EngineDead, GenerationFailed if it fails."""
+        """Call a function of `inside.calls`. Raises EngineDead without a live engine, or
+        GenerationFailed if the function fails."""
         live = self._live
         if live is None or not self._accepts_calls:
             raise self._make_error(f"is {self._health.state}")

@@ -2,8 +2,8 @@
 
 An engine is forked from a server that has imported vLLM, or spawned where that does not work. vLLM
 makes the process deep inside a call, so what the daemon gives it is set in the context of the call
-and travels with the process object. A start on a card can take minutes, so the process writes a
-line into a pipe whenever it begins another stage (`inside.start_stages`).
+and travels with the process object. A start on a card can take minutes, so the process sends
+a message through a pipe whenever it begins another stage (`inside.start_stages`).
 
 Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process gets the environment of the daemon at
 that moment. Two engines start at once in two threads, so the variable is changed under a lock and
@@ -12,7 +12,7 @@ the environment of the fork server. So it sets the variable itself before it use
 vLLM's own variables, some of which vLLM sets while it reads an engine's options.
 
 vLLM's own option `device_ids` would leave all cards visible. vLLM 0.32 then takes the compute
-capability of the first card for that of the engine's, and chooses wrong kernels on a machine with
+capability of the first card for the engine's, and chooses wrong kernels on a machine with
 two kinds of cards.
 """
 
@@ -64,7 +64,7 @@ _setup: ContextVar[ProcessSetup] = ContextVar("_setup", default=ProcessSetup()) 
 
 @contextlib.contextmanager
 def set_up(setup: ProcessSetup) -> Iterator[None]:
-    """Give `setup` to processes that start in the block, or in a thread that it starts."""
+    """Give `setup` to processes that the block starts, also by `asyncio.to_thread`."""
     token = _setup.set(setup)
     try:
         yield
@@ -74,7 +74,7 @@ def set_up(setup: ProcessSetup) -> Iterator[None]:
 
 @contextlib.contextmanager
 def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
-    """Call `on_stage` for each line that comes through a pipe. Yields its end to write into."""
+    """Call `on_stage` for each message that comes through a pipe. Yields its writing end."""
     loop = asyncio.get_running_loop()
     reader, writer = multiprocessing.Pipe(duplex=False)
     os.set_blocking(writer.fileno(), False)  # a full pipe must not stop an engine
@@ -149,9 +149,9 @@ def _run_with_variables(
 def start_fork_server() -> None:
     """Start the process that imports vLLM once and from which engines are forked.
 
-    A fork saves an engine the import, which takes seconds, with a card some 25. It is safe where a
-    fork of the daemon is not: the server has one thread, no event loop and no sockets, and never
-    uses CUDA. It imports while the daemon goes on.
+    A fork saves an engine the import, which takes seconds, and some 25 with a card. It is safe
+    where a fork of the daemon is not: the server has one thread, no event loop and no sockets, and
+    never uses CUDA. It imports while the daemon goes on.
     """
     if choose_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([_PRELOAD])

@@ -19,7 +19,8 @@ from flashedge.engine.vllm.prompts.templates import ROLES, find_written, join_ro
 from flashedge.errors import CheckpointError, RequestError
 from flashedge.types import TokenIds
 
-MOST_TEMPLATES = 16  # that stay rewritten: a tokenizer has one or two, a system prompt adds one
+MOST_TEMPLATES = 16
+"""Most rewritten templates to keep. A tokenizer has one or two, and a system prompt adds one."""
 log = logging.getLogger(__name__)
 
 
@@ -115,7 +116,7 @@ class PromptEncoder:
         return self.spell_rendered(text, is_guarded=guarded is not None)
 
     def spell_rendered(self, text: str, *, is_guarded: bool) -> str:
-        """Spell privately what tokens a template wrote. is_guarded: whether `guard` changed it."""
+        """Spell a template's tokens privately. is_guarded: whether the template is `guard`'s."""
         return join_roles(text, self.spelling) if is_guarded else self.spelling.spell(text)
 
     def _rewrite(self, source: str) -> str | None:
@@ -134,7 +135,7 @@ class PromptEncoder:
         return None
 
     def _agrees(self, source: str, rewritten: str, probe: Any, tools: Any) -> bool | None:
-        """Whether both templates give the same ids for `probe`. None if they don't accept it."""
+        """Whether both templates give the same ids for `probe`. None if `source` refuses it."""
         options = {"tools": tools, "tokenize": False, "add_generation_prompt": True}
         try:
             text = self.hf.apply_chat_template(probe, chat_template=source, **options)

@@ -26,7 +26,7 @@ class PrivateSpelling:
     """Spells each control token as the mark of this object and a character of its own."""
 
     def __init__(self, tokens: Iterable[str]) -> None:
-        self._mark = "".join(_private(secrets.randbelow(_COUNT)) for _ in range(_MARK_LENGTH))
+        self._mark = "".join(_make_private(secrets.randbelow(_COUNT)) for _ in range(_MARK_LENGTH))
         self.tokens = tuple(dict.fromkeys(tokens))
         assert len(self.tokens) <= _MOST_TOKENS, "each token has a private character of its own"
         self._spelled = {token: self._spell_number(at) for at, token in enumerate(self.tokens, 2)}
@@ -37,7 +37,7 @@ class PrivateSpelling:
         """Marks for the halves of a token whose middle is a role: see `templates`."""
 
     def _spell_number(self, number: int) -> str:
-        return self._mark + _private(number)
+        return self._mark + _make_private(number)
 
     def spell(self, text: str) -> str:
         """Spell each token in a text of ours privately."""
@@ -61,7 +61,8 @@ class PrivateSpelling:
         return self._any.sub(lambda match: f"{match[0][:-1][:1]} {match[0][1:]}", text)
 
     def respell(self, backend: Tokenizer) -> Tokenizer | None:
-        """A copy that knows the tokens by private spelling only. None if it changes their ids."""
+        """Copy a tokenizer so that it knows the tokens by private spelling only. Returns None if
+        that would change their ids."""
         data = json.loads(backend.to_str())
         for entry in data["added_tokens"]:
             entry["content"] = self._spelled.get(entry["content"], entry["content"])
@@ -94,5 +95,5 @@ def _respell_model(model: dict[str, Any], spelled: dict[str, str]) -> None:
         model["unk_token"] = spelled[model["unk_token"]]
 
 
-def _private(number: int) -> str:
+def _make_private(number: int) -> str:
     return chr(_FIRST + number)

@@ -15,27 +15,9 @@ from jinja2 import Environment
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
-"""The roles of messages, in the form that chat templates write them."""
-_SEARCHES = frozenset(
-    [
-        "split",
-        "rsplit",
-        "partition",
-        "rpartition",
-        "startswith",
-        "endswith",
-        "replace",
-        "strip",
-        "lstrip",
-        "rstrip",
-        "removeprefix",
-        "removesuffix",
-        "find",
-        "rfind",
-        "index",
-        "rindex",
-        "count",
-    ]
+"""The roles of messages, as chat templates write them."""
+_SEARCHES = re.compile(
+    "r?(split|partition|find|index)|[lr]?strip|(starts|ends)with|remove(pre|suf)fix|replace|count"
 )
 """Methods and filters that search a text for their arguments. The text that `replace` puts in is
 treated like the one that it searches for."""
@@ -72,7 +54,7 @@ def join_roles(text: str, spelling: PrivateSpelling) -> str:
 
 
 def _walk(source: str) -> list[tuple[_Token, bool]]:
-    """Each piece, and whether the template may write it. Raises TemplateSyntaxError."""
+    """List a template's pieces, each with whether it may be written. Raises TemplateSyntaxError."""
     pieces = [(kind, text) for _, kind, text in Environment().lex(source)]
     significant = [at for at, (kind, _) in enumerate(pieces) if kind != "whitespace"]
     callers: list[str] = []
@@ -96,11 +78,13 @@ def _walk(source: str) -> list[tuple[_Token, bool]]:
 
 def _is_searched(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
     """Whether a text in an expression is searched for or compared, and not written. callers: the
-    name before each open bracket, such as a filter, a test or `in`. Empty for others, and for the
-    list of a loop, `for x in [`."""
+    name before each open bracket, such as a filter, a test or `in`; "" where no name stands before
+    it, and in a loop, `for x in [`."""
     is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
     is_excluded = [text for _, text in after] == ["not", "in"]
-    return is_compared or is_excluded or (bool(callers) and callers[-1] in _SEARCHES | _COMPARES)
+    caller = callers[-1] if callers else ""
+    is_argument = caller in _COMPARES or _SEARCHES.fullmatch(caller) is not None
+    return is_compared or is_excluded or is_argument
 
 
 def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:
