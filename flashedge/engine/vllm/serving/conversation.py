@@ -1,4 +1,4 @@
-"""Adapts the conversations that agents send to verifiers and chat templates.
+"""Adapts agents' conversations for verifiers and chat templates.
 
 Checked with vLLM 0.32.0.
 """
@@ -18,7 +18,7 @@ from flashedge.types import Message, Problem
 NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
 """Marks around the notes of a search in what clients see as reasoning."""
 _NOTES = re.compile(rf"{re.escape(NOTES_BEGIN)}.*?({re.escape(NOTES_END)}|\Z)", re.DOTALL)
-_INSTRUCTS = frozenset({"system", "developer"})
+_INSTRUCTION_ROLES = frozenset({"system", "developer"})
 _VERIFIER_ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
 
@@ -91,7 +91,7 @@ def gather_instructions(messages: Iterable[Any]) -> list[Any]:
     head: list[Any] = []
     rest: list[Any] = []
     for message in messages:
-        instructs = isinstance(message, Mapping) and message.get("role") in _INSTRUCTS
+        instructs = isinstance(message, Mapping) and message.get("role") in _INSTRUCTION_ROLES
         if instructs and not rest:
             head.append(message)
         else:

@@ -31,7 +31,7 @@ _has_media: ContextVar[bool] = ContextVar("has_media", default=False)
 
 @contextmanager
 def render_media(has_media: bool) -> Iterator[None]:
-    """Let vLLM encode a conversation with media, whose places it marks, within the block."""
+    """Within the block, let vLLM encode a conversation that has media: it marks their places."""
     token = _has_media.set(has_media)
     try:
         yield
@@ -42,14 +42,15 @@ def render_media(has_media: bool) -> Iterator[None]:
 def guard_renderer(renderer: Any) -> Refuse | None:
     """Let a renderer encode conversations so that texts can't become control tokens.
 
-    Returns a check for conversations that vLLM encodes itself. None if they need none: Mistral's
-    own tokenizer never reads control tokens in texts.
+    Returns a check for conversations that vLLM encodes itself, or None if no check is needed:
+    Mistral's own tokenizer never reads control tokens in texts.
     """
     if renderer.tokenizer is None or is_mistral_tokenizer(renderer.tokenizer):
         return None
     if not is_guardable(renderer):
         tokens = [*renderer.tokenizer.all_special_tokens, *renderer.tokenizer.get_added_vocab()]
         return partial(refuse, PrivateSpelling(tokens))
+    # The handlers of plain requests and of searches share the renderer.
     prompts = vars(renderer).get("prompts") or _replace_template(renderer)
     return partial(refuse, prompts.spelling)
 

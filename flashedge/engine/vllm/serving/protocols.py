@@ -126,8 +126,10 @@ def build_args(process: EngineProcess, name: str, **more: Any) -> Namespace:
         "enable_prompt_tokens_details": True,
         **more,
     }
-    flags = {name: f"--{name.replace('_', '-')}" for name in given}
-    words = [w for name, v in given.items() for w in (flags[name], v) if w is not True]
+    words: list[str] = []
+    for option, value in given.items():
+        flag = f"--{option.replace('_', '-')}"
+        words += [flag] if value is True else [flag, value]
     args: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     args.structured_outputs_config.reasoning_parser = process.options.reasoning_parser or ""
     return args

@@ -1,8 +1,8 @@
 """Serves vLLM's route of scores by the verifier's engine: how well pairs of texts belong together.
 
 vLLM scores pairs by a classifier with one label, or by embeddings. For our searches such a
-classifier gives its logit at every token (the task `token_classify`). vLLM's handler uses its
-activated logit at the last token (the task `classify`), as in `vllm serve`.
+classifier gives its logit at every token (the task `token_classify`). vLLM's handler uses the
+classifier's activated logit at the last token (the task `classify`), as in `vllm serve`.
 
 Checked with vLLM 0.32.0.
 """

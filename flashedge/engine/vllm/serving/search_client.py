@@ -53,7 +53,7 @@ class SearchClient(TaggedClient):
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[RequestOutput]:
         """Start the run and stream its outputs. Raises vLLM's own errors about the prompt and its
-        parameters, and, in the stream too, what `fail_request` returns."""
+        parameters. This call and the stream also raise what `fail_request` returns."""
         params = sampling_params.clone()
         params.extra_args = {**(params.extra_args or {}), ARGS_KEY: {THINKS: self._thinks}}
         try:
@@ -66,7 +66,7 @@ class SearchClient(TaggedClient):
                 sampling=Sampling(
                     temperature=params.temperature, top_p=params.top_p, top_k=max(0, params.top_k)
                 ),
-                max_tokens=params.max_tokens or 1,
+                max_tokens=params.max_tokens or 1,  # every handler sets it
                 choices=params.n,
                 guidance=_pack_guidance(params),
             )
@@ -131,8 +131,8 @@ class PathOutputs:
         return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
 
     def build_answer(self, paths: tuple[Chunk, ...]) -> Iterator[RequestOutput]:
-        """Yield an output for each token, choice by choice, or else one for all if the client does
-        not stream. paths: one for each choice."""
+        """Yield an output for each token, choice by choice, or one output in all if the client
+        does not stream. paths: one for each choice."""
         if not self.streams:
             choices = [_join(list(self._replay(index, path))) for index, path in enumerate(paths)]
             yield self._build(choices, finished=True)
@@ -181,7 +181,7 @@ class PathOutputs:
 
 
 def _join(parts: list[CompletionOutput]) -> CompletionOutput:
-    """Join the outputs of a choice's tokens. Takes time linear in their number."""
+    """Join the outputs of a choice's tokens."""
     last = parts[-1]
     logprobs = None if last.logprobs is None else [p for part in parts for p in part.logprobs or ()]
     return CompletionOutput(

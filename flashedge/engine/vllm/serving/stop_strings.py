@@ -2,7 +2,7 @@
 
 A chain of thought repeats the words of the question, so a client's stop word would end the answer
 before it begins. vLLM looks for stop strings where it decodes tokens, in the daemon. The paths of a
-search are decoded alike. Only stop strings that hold the end of the thinking count within it.
+search are decoded the same way. Within the thinking, only stop strings that hold its end count.
 
 Checked with vLLM 0.32.0.
 """

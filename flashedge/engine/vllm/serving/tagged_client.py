@@ -145,7 +145,7 @@ class TaggedClient:
             ):
                 is_whole = params.output_kind is RequestOutputKind.FINAL_ONLY and params.n == 1
                 if is_whole:
-                    # So that the scheduler of programs sees how far the request is. With several
+                    # The scheduler of programs has to see how far the request is. With several
                     # choices vLLM joins outputs only if they are final.
                     params = params.clone()
                     params.output_kind = RequestOutputKind.CUMULATIVE
@@ -168,7 +168,7 @@ class TaggedClient:
                             )
                         finishes = tuple(p.finish_reason for p in parts if p.finish_reason)
                         follow(len(output.prompt_token_ids or ()), tokens - seen, finishes)
-                        if is_whole:
+                        if is_whole:  # the next output holds these tokens, too
                             seen = tokens
                         if not is_whole or output.finished:
                             yield output
@@ -201,11 +201,9 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
     if tags.deterministic:
         check_verifiable(params)
     ours: dict[str, Any] = {
-        "client": tags.client,
         PROGRAM: tags.program,
         DETERMINISTIC: tags.deterministic,
         THINKS: thinks,
-        "drawn_seed": tags.seed,
     }
     repeatable = tags.is_seeded or tags.deterministic
     params.seed = tags.seed if repeatable else None
@@ -242,7 +240,7 @@ UNVERIFIABLE = (
     "prompt_logprob_token_ids",
     "logprob_token_ids",
 )
-"""The fields of SamplingParams that change logits after the noise, or need those of the prompt."""
+"""The fields of SamplingParams that change logits after the noise, or report other logits."""
 _DEFAULTS = SamplingParams()
 
 

@@ -4,7 +4,7 @@ In a stream vLLM's parsers guess from the beginning of a tool call what it will 
 text of a call that is cut, broken, or only begins. What has been sent can't be taken back. So a
 stream sends thinking and text as they come and holds calls back. At its end the whole text is read
 once more, and the stream sends what is missing; if the two readings differ, what was sent stays. A
-whole answer is read as a stream of one piece. A search's notes are shown as reasoning before it.
+whole answer is read as a stream of one piece. A search's notes come first, as reasoning.
 
 Checked with vLLM 0.32.0.
 """
@@ -85,7 +85,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             """Read the next piece of the answer. Returns what the client has to get now."""
             if not request.tools:
                 request.tool_choice = "none"  # though the text may look like a call
-            if not self._texts and self._has_thought(request, prompt_ids):
+            if not self._texts and self._prompt_ends_thinking(request, prompt_ids):
                 self._reasoning_parser = None
             self._texts.append(text)
             self._ids += ids
@@ -105,7 +105,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             return thought, content, []
 
         def _end(self, request: Any, prompt_ids: Any, thought: str, content: str) -> _Read:
-            """Returns the rest of the answer. thought, content: what the stream's reading gives."""
+            """Read the whole answer and return its rest. thought, content: the rest as streamed."""
             other = self._make(base)
             other.set_prompt_token_ids(prompt_ids or [])
             if self.reasoning_parser is None:
@@ -120,7 +120,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
                 found[2] or [],
             )
 
-        def _has_thought(self, request: Any, prompt_ids: list[int] | None) -> bool:
+        def _prompt_ends_thinking(self, request: Any, prompt_ids: list[int] | None) -> bool:
             """Whether the prompt has ended the thinking, so that the answer follows."""
             if self.reasoning_parser is None or prompt_ids is None:
                 return False
@@ -153,7 +153,7 @@ def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[s
 
 
 def _complete(sent: str, more: str, whole: str) -> str:
-    """What is left to send. more: the rest by the stream's reading. whole: all by the other."""
+    """Return what is left to send. more: the rest as streamed. whole: the second reading."""
     return whole.removeprefix(sent) if whole.startswith(sent + more) else more
 
 
