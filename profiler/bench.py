@@ -29,6 +29,8 @@ TRANSFER_BYTES = 256 << 20
 """Takes milliseconds at least, so that the launch, a few microseconds, does not count."""
 LAUNCHES = 200
 """Few enough for CUDA's queue, which holds about 1,000, so that no launch waits for room in it."""
+LAUNCH_S = 0.1
+"""Seconds in which one tiny operation is timed again and again. It takes microseconds."""
 START_S = 120.0
 """Limit for the import of torch, the first answer of the device, and what exceeds `limit_s`.
 Chosen by hand: a cold disk takes tens of seconds, and a user waits no twenty minutes."""
@@ -132,7 +134,7 @@ def _measure_transfer(
 
 def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
     one = torch.zeros(1, device=kind)
-    _time_best(lambda: one.add_(1), kind, 0.1)
+    _time_best(lambda: one.add_(1), kind, LAUNCH_S)
     enqueued = []
     for _ in range(5):
         began = time.perf_counter()
@@ -140,12 +142,13 @@ def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
             one.add_(1)
         enqueued.append((time.perf_counter() - began) / LAUNCHES)
         _wait(kind)
-    return {"launch_s": min(enqueued), "round_trip_s": _time_best(lambda: one.add_(1), kind, 0.1)}
+    round_trip_s = _time_best(lambda: one.add_(1), kind, LAUNCH_S)
+    return {"launch_s": min(enqueued), "round_trip_s": round_trip_s}
 
 
 def _time_best(act: Callable[[], object], kind: str, share_s: float) -> float:
-    """The shortest time in seconds of `act` and its device work, of all tries in `share_s` seconds
-    and of at least 3."""
+    """Return the shortest time in seconds of `act` with its device work. It is tried for `share_s`
+    seconds, and at least 3 times."""
     act()
     _wait(kind)
     until, best, tries = time.perf_counter() + share_s, float("inf"), 0

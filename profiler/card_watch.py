@@ -53,7 +53,7 @@ class CardWatch:
         self._clock = clock
         cards = read_cards(nvml)
         self._names = {card.index: card.name for card in cards}
-        """One entry for all parts of a divided card: heat and loss concern the whole card."""
+        """By the driver's number, once for all parts of a card: heat and loss concern all of it."""
         # By number: the id of a lost card can't be read.
         self._environ = {VISIBLE_DEVICES: ",".join(map(str, self._names))}
         self._xids: list[tuple[float, str]] = []
@@ -166,8 +166,8 @@ def describe_user(user: CardUser) -> str:
 
 
 def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
-    """The users of one card. Both queries list a program that computes and draws, each with all the
-    memory that it holds."""
+    """Yield the users of one card. A program that computes and draws comes twice, each time with
+    all the memory that it holds."""
     for query in QUERIES:
         try:
             found = getattr(nvml, query)(handle)

@@ -60,7 +60,7 @@ class VisibleCard:
 
 
 def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
-    """The cards that CUDA shows where CUDA_VISIBLE_DEVICES is `value`, or None for unset. Raises
+    """Find the cards that CUDA shows. value: CUDA_VISIBLE_DEVICES, or None if it is unset. Raises
     ProfileError if there is no card."""
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
@@ -187,7 +187,8 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
             yield f"{card.name} {LOST}"
             continue
         for reason in card.throttled_by:
-            at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if card.clock_mhz else ""
+            has_clocks = card.clock_mhz is not None and card.max_clock_mhz is not None
+            at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if has_clocks else ""
             yield f"{card.name} is slowed by {reason}{at}"
         now_c, slowdown_c = card.temperature_c, card.slowdown_c
         if now_c is not None and slowdown_c is not None and now_c >= slowdown_c - HOT_WITHIN_C:
@@ -336,18 +337,18 @@ def find_sheet(name: str) -> DataSheet | None:
 def compare_with_sheet(
     name: str, flops_per_s: float | None, bytes_per_s: float
 ) -> tuple[str, bool] | None:
-    """(the measured figures with those of the data sheet, whether they are far below it).
+    """Return (the measured figures with those of the data sheet, whether one is far below it).
 
-    `flops_per_s` is the measured peak in bf16, if any. None for an unknown card.
+    `flops_per_s` is the measured peak in bf16, if any. Returns None for an unknown card.
     """
     sheet = find_sheet(name)
     if sheet is None:
         return None
     memory = bytes_per_s / (sheet.gb_per_s * 1e9)
     text = f"{bytes_per_s / 1e9:.0f} of {sheet.gb_per_s:g} GB/s ({memory:.0%})"
-    low = memory < LOW_SHARE
+    is_low = memory < LOW_SHARE
     if flops_per_s is not None:
         compute = flops_per_s / (sheet.tflops * 1e12)
         text = f"{flops_per_s / 1e12:.0f} of {sheet.tflops:g} TFLOP/s ({compute:.0%}), {text}"
-        low = low or compute < LOW_SHARE
-    return text, low
+        is_low = is_low or compute < LOW_SHARE
+    return text, is_low

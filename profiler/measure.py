@@ -14,7 +14,8 @@ from flashedge.profiler.roofline import MIN_SAMPLES, Sample, fit
 
 PREFILL, DECODE = "prefill", "decode"
 DECODE_STEPS = 12
-"""Decode steps of one sample, which is their mean."""
+"""Decode steps of one sample, which is their mean. Chosen by hand: one step is noisy, and ten times
+as many would leave little room for contexts in a small KV pool."""
 DECODE_ROOM = 4 * DECODE_STEPS
 """Tokens that a decode may add to each sequence: its steps, and those of the sequences that start
 first, until the others have started."""
@@ -108,7 +109,7 @@ async def measure_steps(
     """
     points, rounds = build_grid(probe, quick), 3 if quick else 7
     began = probe.now_s()
-    await probe.prefill(1, 16)  # the work that an engine does at its first request only
+    await probe.prefill(1, 16)  # an engine's first request takes longer than others
     found: dict[GridPoint, list[Sample]] = defaultdict(list)
     for turn in range(rounds):
         for index, point in enumerate(points):
@@ -118,11 +119,10 @@ async def measure_steps(
             share = (turn * len(points) + index) / (rounds * len(points))
             what = f"{probe.name}: {point.phase} {point.sequences} x {point.tokens}"
             on_progress(max(share, spent / limit_s), what)
-            sample: Sample | None
-            if point.phase == PREFILL:
-                sample = await probe.prefill(point.sequences, point.tokens)
-            else:
+            if point.phase == DECODE:
                 sample = await probe.decode(point.sequences, point.tokens, DECODE_STEPS)
+            else:
+                sample = await probe.prefill(point.sequences, point.tokens)
             if sample is not None:
                 found[point].append(sample)
     samples = tuple(
@@ -142,7 +142,7 @@ async def measure_steps(
 async def profile_device(
     kind: str, threads: int, *, quick: bool, on_progress: Progress
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Measure the device: (figures of `bench`, warnings about its state afterwards).
+    """Measure the device. Returns (figures of `bench`, warnings about its state afterwards).
 
     kind: "cpu" or "cuda". Call it before the engines start: they take time and memory of the
     device. Raises ProfileError.
@@ -155,12 +155,9 @@ async def profile_device(
 def find_device_warnings(kind: str, nvml: Any = None) -> tuple[str, ...]:
     """A line for each thing that slows the device now. Raises ProfileError when no card answers."""
     if kind == "cpu":
-        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-        if busy <= 1:
-            return ()
-        return (
-            f"the machine was busy: {os.getloadavg()[0]:.1f} programs on {os.cpu_count()} cores",
-        )
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        text = f"the machine was busy: {load:.1f} programs on {cores} cores"
+        return (text,) if load > cores else ()
     import psutil
 
     return tuple(find_warnings(read_cards(nvml), psutil.virtual_memory().total))

@@ -10,7 +10,7 @@ The profile:
  "warnings": […]}
 
 The bytes of memory that generator and verifier took besides KV when they first started here, by the
-most sequences of one of their steps:
+limit on the sequences of a step:
 {"version": 1, "fingerprint": {…}, "engines": {"128": [{"weights": …, "context": …, …}, {…}]}}
 """
 
@@ -136,6 +136,7 @@ def save_profile(profile: Profile, path: Path) -> None:
 
 
 Parts = Mapping[str, int]
+"""Bytes by part of an engine's memory."""
 
 
 def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
@@ -152,7 +153,7 @@ def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> t
 def save_memory(
     path: Path, fingerprint: Mapping[str, str], sequences: int, engines: Sequence[Parts]
 ) -> None:
-    """Add a measurement to the file. Those of another fingerprint go. Raises ProfileError."""
+    """Add a measurement to the file, and drop those of another fingerprint. Raises ProfileError."""
     kept = {**_read(path, fingerprint), str(sequences): [dict(parts) for parts in engines]}
     _write({"version": VERSION, "fingerprint": dict(fingerprint), "engines": kept}, path)
 
@@ -170,7 +171,10 @@ def _write(data: Mapping[str, Any], path: Path) -> None:
     fresh = path.with_suffix(f".{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-        fresh.replace(path)
+        try:
+            fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+            fresh.replace(path)
+        finally:
+            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise ProfileError(f"can't write {path}: {error.strerror}") from error

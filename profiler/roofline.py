@@ -22,7 +22,7 @@ KNEE = 0.02
 """Relative error from which errors count linearly, not squared (Huber). Chosen by hand: repeated
 steps differ by a few per cent, so a far smaller one ignores size, and 0.2 lets outliers rule."""
 ROUNDS = 12
-"""Rounds of reweighting. Chosen by hand: one would be plain least squares."""
+"""Rounds of reweighting. Chosen by hand: one is plain least squares, a hundred only take longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Fit:
     samples: int
     """How many samples were fitted."""
 
-    def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:
+    def predict_s(self, *, sequences: float, flops: float, bytes: float) -> float:
         """Predict the time of a step that computes `flops` and moves `bytes` in all."""
         compute_s = flops / self.flops_per_s if self.flops_per_s else 0.0
         memory_s = bytes / self.bytes_per_s if self.bytes_per_s else 0.0

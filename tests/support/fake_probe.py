@@ -26,7 +26,7 @@ def sample(phase: str, sequences: int, context: float, new: float, *, truth: Fit
     """A step of a model of 10^8 parameters, 2 bytes each, 10^5 bytes of KV a token."""
     flops = 2.0 * PARAMS * sequences * new
     moved = 2.0 * PARAMS + 1e5 * sequences * (context + new)
-    seconds = truth.seconds(sequences=sequences, flops=flops, bytes=moved)
+    seconds = truth.predict_s(sequences=sequences, flops=flops, bytes=moved)
     shape = {"phase": phase, "sequences": sequences, "context": context, "new": new}
     return Sample(**shape, seconds=seconds, flops=flops, bytes=moved)
 

@@ -110,7 +110,7 @@ def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, conte
     """Seconds of a decode step that was not measured. A verifier has only a prefill fit."""
     fit = model.fits.get(DECODE) or model.fits[PREFILL]
     moved = shape.weights_bytes + batch * shape.kv_bytes_per_token * (context + 1)
-    return fit.seconds(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
+    return fit.predict_s(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
 
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
