@@ -1,10 +1,10 @@
 """Finds a shape (`ReplayShape`) in which an engine's passes give the same bits every time.
 
-A shape needs less of the kernels than batch invariance. With one window a pass, the same pass must
-give the same bits twice. With several, a row's bits must not depend on its place in the pass, nor
-on what the other rows hold (position invariance). A pass may compute several windows of one prompt
-only if that gives the same bits as one window a pass. The shapes are tried from the cheapest on,
-and the first one that fulfils this is taken.
+A shape demands less of the kernels than batch invariance does. With one window a pass, the same
+pass must give the same bits twice. With several, a row's bits must not depend on its place in the
+pass, nor on what the other rows hold (position invariance). A pass may compute several windows of
+one prompt only if that gives the same bits as one window a pass. The shapes are tried from the
+cheapest on, and the first one that fulfils this is taken.
 
 Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """
@@ -34,9 +34,11 @@ CPU_WINDOW, CUDA_WINDOW = 32, 64
 GROUP = 4
 """Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
 ITEMS = 6
-"""Requests or paths that are compared."""
+"""Requests or paths that are compared. Chosen by hand: two would leave out the lengths between a
+window and a pass, and sixty would take ten times as long."""
 TOKENS = 12
-"""Tokens that each request draws."""
+"""Tokens that each request draws. Chosen by hand: one would be drawn by the prompt's pass alone,
+and a hundred would only take longer."""
 _SCORED = ScoreRequest(
     problem=Problem.from_text("What is 12 + 7?"),
     steps=("12 + 7 = 19, since 2 + 7 = 9.\n\n", "The answer is 19."),
@@ -49,8 +51,8 @@ Result = TypeVar("Result")
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     """The shapes to try, the cheapest first.
 
-    sequences: most of one step. A pass has logits for each of its rows, but the memory plan of a
-    card has room for only one row of logits per sequence."""
+    sequences: the limit of a step. A pass has logits for each of its rows, but the memory plan of
+    a card has room for only one row of logits per sequence."""
     window, group = CPU_WINDOW, GROUP
     if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
@@ -70,9 +72,7 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
 
-    def draw(request: ExtendRequest) -> Awaitable[object]:
-        return draw_tokens(generator, request)
-
+    draw = partial(draw_tokens, generator)
     take = partial(turns.take, EngineRole.GENERATOR)
     for shape in shapes:
         if await _compute_same(generator, requests, draw, eq, shape, take):
@@ -83,7 +83,7 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
 async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """As `choose_shape` for the verifier's `score_shape`, compared after a cached prefix too."""
+    """Do as `choose_shape`, and compare scores after a cached prefix too. Returns `score_shape`."""
     take = partial(turns.take, EngineRole.VERIFIER)
 
     async def compute(path: list[int]) -> torch.Tensor:
@@ -117,7 +117,8 @@ async def _compute_same(
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
     """Compute each item alone in a shape. Returns the results if each is the same in one batch with
-    all others, in either order, and with one window of a prompt a pass. Empty otherwise."""
+    all others, in either order, and with one window of a prompt a pass. Otherwise
+    returns an empty list."""
 
     async def compute_alone() -> list[Result]:
         found = []
@@ -143,7 +144,7 @@ async def _compute_same(
 
 
 def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[ExtendRequest]:
-    """Requests with prompts from less than a window to more than a pass, within the context."""
+    """Build requests whose prompts are from less than a window to more than a pass long."""
     draw = Random(0)
     vocabulary = generator.codec.encode("0123456789+-=. ")
     longest = generator.max_model_len - TOKENS - 1
@@ -158,7 +159,7 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
 
 
 def _build_paths(verifier: VllmVerifier, shape: ReplayShape) -> list[list[int]]:
-    """Token ids of paths from less than a window to more than two passes, within the context."""
+    """Draw token ids of paths from less than a window to more than two passes, if they fit."""
     draw = Random(0)
     vocabulary = sorted(set(verifier.encode(_SCORED)))
     longest = min(verifier.max_model_len, 2 * shape.rows + shape.window)

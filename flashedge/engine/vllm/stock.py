@@ -2,7 +2,8 @@
 
 A step ends at a stop string of vLLM: the detokenizer in the front end finds it and aborts the
 request. With an entropy rule the stream is closed before the first uncertain token. Every score is
-a pass over the whole path. Prefix cache, batch limit and dtype stay: stock vLLM has them too.
+a pass over the whole path. The generator's prefix cache, batch limit and dtype stay: stock vLLM has
+them too.
 """
 
 from collections.abc import AsyncGenerator
@@ -57,7 +58,7 @@ class StockVerifier(EngineProxy[VllmVerifier]):
 async def cut_before_uncertain(
     stream: AsyncGenerator[Chunk], rule: EntropyRule
 ) -> AsyncGenerator[Chunk]:
-    """Yield the chunks of `stream` up to the first token that ends the step, then close it."""
+    """Yield the chunks of `stream` that come before the first uncertain token, then close it."""
     count = 0
     async with aclosing(stream):
         async for chunk in stream:

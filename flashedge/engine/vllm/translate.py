@@ -36,8 +36,8 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
 
 
 def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> FlashEdgeError:
-    """The error of a request that vLLM ended early. Its `reason` is "error" for a grammar that no
-    text fits, such as one that only refers to itself."""
+    """Build the error of a request that vLLM ended early. Its `reason` is "error" for a grammar
+    that no text fits, such as one that only refers to itself."""
     if is_guided and reason == "error":
         return RequestError(
             "no further text fits the schema or grammar of the request",
@@ -61,7 +61,7 @@ def check_passes(options: EngineOptions) -> None:
 
 
 def build_refusal(what: str) -> RequestError:
-    """The error of a deterministic request that asks for `what`, which can't be verified."""
+    """Build the error of a deterministic request for `what`, which can't be verified."""
     return RequestError(
         f"a deterministic request can't have {what}",
         hint="leave one of the two out",

@@ -29,9 +29,9 @@ from flashedge.scheduling.determinism import ReplayShape
 SCORE_CACHE_ENTRIES = 1 << 17
 """Step scores to keep, in some 17 MB. The KV cache has room for far fewer steps."""
 TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
-"""Tokenized texts to keep: each child's path has the steps of its parent's."""
+"""Tokenized problems and steps to keep, since a child's path repeats its parent's steps."""
 LONG_TEXT = 1 << 15
-"""A path of more characters is tokenized off the event loop, for it takes a tenth of a second."""
+"""A path of more characters is tokenized off the event loop, since that takes 0.1 s or more."""
 _ids = itertools.count()
 
 
@@ -93,7 +93,7 @@ class VllmVerifier(VllmEngine):
         )
 
     def encode(self, request: ScoreRequest) -> list[int]:
-        """The verifier's tokens of a path. Raises PathOverflow, ContextOverflow."""
+        """Encode a path as the verifier does. Raises PathOverflow, ContextOverflow."""
         return self._build_prompt(request).token_ids
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
@@ -168,7 +168,7 @@ class VllmVerifier(VllmEngine):
 
 
 def _begin_key(ids: Sequence[int], request: ScoreRequest) -> hashlib.blake2b:
-    """Begin the key of a path's scores, which is another one for deterministic requests."""
+    """Begin to hash a path for its scores' keys, which differ for deterministic requests."""
     kind = b"verified" if request.deterministic else b""
     return hashlib.blake2b(_to_bytes(ids), digest_size=16, person=kind)
 
