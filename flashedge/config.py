@@ -51,7 +51,7 @@ class Config:
     max_running: int = setting(
         8,
         "Most searches of a pair that run at the same time. Fewer run where the memory has no room "
-        "or the engines no use for more.",
+        "for more or the engines would gain nothing.",
         at_least=1,
     )
     queue_limit: int = setting(
@@ -59,8 +59,8 @@ class Config:
     )
     max_request_bytes: int = setting(
         32 << 20,
-        "Largest request body that the API accepts. Agents send whole sessions; one with too many "
-        "tokens for the model is refused with their number, and the agent shortens it.",
+        "Largest request body that the API accepts. Agents send whole sessions. A session that is "
+        "too long for the model is refused with its number of tokens, and the agent shortens it.",
         at_least=1024,
     )
     allowed_origins: tuple[str, ...] | None = setting(
@@ -86,11 +86,11 @@ class Config:
     )
     keep_runs_days: float | None = setting(
         None,
-        "Remove stored runs that ended more than so many days ago. Not set: keep them at any age.",
+        "Remove stored runs that ended more than this many days ago. Not set: keep all of them.",
         at_least=0,
     )
     keep_runs_gib: float = setting(
-        10.0, "Remove the oldest stored runs while all take more than this (GiB).", at_least=0
+        10.0, "Most GiB that all stored runs may take. The oldest are removed first.", at_least=0
     )
     keep_chats: int = setting(
         200,
@@ -246,7 +246,7 @@ def trace_settings(
     place = "the command" if "config_dir" in explicit else "the environment"
     file = _SETTINGS["config_dir"].parse(config_dir, place) / "config.toml"
     for source, values in (
-        (str(file), flatten_tables(read_toml(file) if file.exists() else {}, file, _SETTINGS)),
+        (str(file), flatten_tables(read_toml(file), file, _SETTINGS)),
         ("the environment", {k: v for k, v in named.items() if k in known and v != ""}),
         ("the command", explicit),
     ):
@@ -293,9 +293,11 @@ def build_key_error(key: str, source: str, known: Iterable[str]) -> ConfigError:
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a file. Raises ConfigError when it can't be read or is not TOML."""
+    """The tables of a file, none if it is missing. Raises ConfigError for any other bad file."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
     except OSError as error:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

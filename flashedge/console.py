@@ -1,4 +1,4 @@
-"""A rich console that shows text from outside literally, and what the dashboard needs for that."""
+"""A rich console that shows text from outside literally, and `show_text` for the dashboard."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -8,7 +8,7 @@ FlashEdgeError
 │   ├── NotFound           no such run, pair or strategy                     HTTP 404
 │   ├── ContextOverflow    the problem or a path exceeds the context         HTTP 400
 │   │   └── PathOverflow   a path exceeds the verifier's; it scores 0        no HTTP answer
-│   ├── QueueFull          too many runs wait                                HTTP 503, exit 6
+│   ├── QueueFull          too many runs wait, or completions are open       HTTP 503, exit 6
 │   └── Conflict           the run's state does not allow the request        HTTP 409
 ├── EngineError            an engine failed                                  HTTP 5xx, exit 3
 │   ├── GenerationFailed   one request failed and can be retried
@@ -74,6 +74,8 @@ class PathOverflow(ContextOverflow):
 
 
 class QueueFull(RequestError):
+    """retry_after_s: after how long the client should try again."""
+
     exit_code = 6
     http_status = 503
     code = "queue_full"

@@ -1,4 +1,4 @@
-"""What happens in a run, as events. Dashboard, SSE stream and run store read nothing else."""
+"""What happens in a run, as events. The SSE stream carries them and the run store keeps them."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ class PromptRead:
 
     tokens: int
     cached_tokens: int
-    """Tokens of the prompt whose KV the generator reused, as of an earlier turn."""
+    """Tokens of the prompt whose KV the generator reused, such as those of an earlier turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +42,13 @@ class Progress:
     tokens: tuple[tuple[NodeId, int], ...]
     """(node, tokens so far)."""
     tails: tuple[tuple[NodeId, str], ...] = ()
-    """The end of the text so far of some of these nodes; sent at most once a second."""
+    """(node, the end of its text so far) of some of these nodes. Sent at most once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
+    """A node's segment is complete. Fields without a description are as in `Segment`."""
+
     node: NodeId
     token_ids: TokenIds
     logprobs: tuple[float, ...]
@@ -108,10 +110,11 @@ class RolloutsInFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
-    """How sure the run is at a checkpoint. Runs that no policy may stop send all at their end."""
+    """How sure the run is at a checkpoint. A run that no policy may stop sends these at its end."""
 
     certainty: float | None
-    """In [0, 1]: 1 - the normalized entropy of the answers, or the consistency of probes."""
+    """In [0, 1]: 1 - the normalized entropy of the answers, the consistency of probes, or what a
+    user's search program measures. None if there is no such measure."""
     answers: int
     measures: Mapping[str, float] = field(default_factory=dict)
     """Every measure by name (see `certainty.measures`)."""
@@ -126,6 +129,7 @@ class CertaintyUpdated:
 class Probed:
     node: NodeId
     text: str
+    """What the probe generated."""
     tokens: int
     """Tokens that the probe generated. They are no part of the tree."""
 
@@ -138,6 +142,7 @@ class EarlyExit:
     reason: str
     """One of EXIT_REASONS."""
     tokens: int
+    """Tokens of the tree so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +162,7 @@ class KvSplitChanged:
     verifier_bytes: int
     decode_batch: int
     prefill_batch: int
+    """Paths that generator and verifier are assumed to compute at once."""
     offload: bool
     """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
     predicted_s: float
@@ -227,20 +233,9 @@ _KINDS: Mapping[str, type] = {k.__name__: k for k in typing.get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: some are large."""
-    return {"type": type(event).__name__, **_list_fields(event)}
-
-
-def _list_fields(record: Any) -> dict[str, Any]:
-    return {f.name: _to_plain(getattr(record, f.name)) for f in dataclasses.fields(record)}
-
-
-def _to_plain(value: Any) -> Any:
-    """Dataclasses become dicts. Mappings are plain, and so are sequences whose first value is."""
-    if isinstance(value, (list, tuple)):
-        is_plain = not value or isinstance(value[0], str | int | float)
-        return value if is_plain else type(value)(map(_to_plain, value))
-    return _list_fields(value) if dataclasses.is_dataclass(value) else value
+    """`{"type": name, **fields}` of values that json can write. None of them is copied."""
+    fields = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
+    return {"type": type(event).__name__, **fields}
 
 
 def from_json(data: Mapping[str, Any]) -> Event:

@@ -26,7 +26,7 @@ _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x2
 
 
 def _build_table() -> Mapping[int, str]:
-    """By code point, what is shown: its picture in Unicode, `␤` for line ends, else `�`."""
+    """Map code points to what is shown: a picture in Unicode, `␤` for line ends, or `�`."""
     shown = dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *HALVES), "�")
     shown |= {code: chr(0x2400 + code) for code in range(0x20)}
     shown |= {0x7F: "␡"} | dict.fromkeys(_LINE_ENDS, "␤")
@@ -56,10 +56,8 @@ def show_literally(text: str) -> str:
 
 
 def show_in_line(text: str) -> str:
-    """The same in one line: each run of newlines, tabs and blanks becomes one blank.
-
-    Joiners are removed, since rich takes the blanks that fill a line for joined to one at its end.
-    """
+    """Show the text literally in one line: each run of newlines, tabs and blanks becomes one blank.
+    Joiners go, since rich would join one at the end of a line to the blanks that fill the line."""
     return " ".join(show_literally(text).replace(_JOINER, "").split())
 
 

@@ -33,11 +33,8 @@ def find_new_name(old: str) -> str:
 
 
 def translate(key: str, value: object, source: str, before: Mapping[str, Any]) -> tuple[str, Any]:
-    """The setting that an old name means now, and its value: the one in `before` with the old
-    setting's part changed. before: the values of all settings by name.
-
-    Raises ConfigError for a wrong value.
-    """
+    """Return the new name of an old setting, and the new setting's value: that in `before` with the
+    part changed that the old one sets. before: all values by name. Raises ConfigError."""
     parsed, name = OLD_SETTINGS[key].parse(value, source), find_new_name(key)
     if key in _OLD_FEATURES:
         return name, before[name].change({_OLD_FEATURES[key]: parsed})

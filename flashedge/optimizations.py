@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-_ON = {"on": True, "true": True, "off": False, "false": False}
+_BOOLEANS = {"on": True, "true": True, "off": False, "false": False}
 
 
 def feature(default: bool | None, description: str) -> Any:
@@ -126,7 +126,7 @@ class Features:
             return given
         if isinstance(given, str):
             entries = [entry.partition("=") for entry in given.split(",") if entry.strip()]
-            given = {name.strip(): _ON.get(on.strip().lower()) for name, _, on in entries}
+            given = {name.strip(): _BOOLEANS.get(on.strip().lower()) for name, _, on in entries}
         if not isinstance(given, Mapping) or not given.keys() <= FEATURES.keys():
             return None
         return replace(self, **given) if all(isinstance(v, bool) for v in given.values()) else None
@@ -150,8 +150,8 @@ class Optimizations:
 
     suffix_scoring: bool = True
     """Score only the new step of a path, and end steps inside the engine. Ours. Baseline runs and
-    measurements switch it off: both engines are their stock twins then, or the verifier alone with
-    `speculation`, which the stock generator can't do."""
+    measurements switch it off, which replaces both engines by their stock twins. With `speculation`
+    it replaces only the verifier, since the stock generator can't draft."""
     prefix_order: bool = True
     kv_split: bool = True
     offload: bool = True
@@ -173,10 +173,8 @@ class Optimizations:
 
     @classmethod
     def from_features(cls, features: Features, *, separate_processors: bool) -> Self:
-        """The switches of the daemon.
-
-        separate_processors: each engine has processors of its own, so that early scores pay.
-        """
+        """The switches of the daemon. separate_processors: whether each engine has processors of
+        its own, so that early scores pay."""
         switches = {name: getattr(features, name) for name in SWITCHES if name in FEATURES}
         if switches["early_scores"] is None:
             switches["early_scores"] = separate_processors

@@ -7,8 +7,7 @@ _SIZE = re.compile(r"([+-]?\d[\d_]{0,40})\s*([kmg]ib)?", re.IGNORECASE)
 
 
 def parse_size(text: str) -> int | None:
-    """The bytes of a size such as "512MiB" or "-1". None when `text` is no size, or has over 41
-    digits."""
+    """The bytes of a size such as "512MiB" or "-1". None for no size or over 41 digits."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         return None

@@ -42,7 +42,7 @@ STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 `search.step_rules.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
 (`search.step_rules.EntropyRule`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
-"""Defaults of the rule entropy: the nats that end a step, and the least tokens of a step."""
+"""Defaults of the entropy rule: the nats that end a step, and the least tokens of a step."""
 MAX_STEP_ENTROPY = 3.0
 """The largest `step_entropy`, in nats. `search.step_rules` estimates at most 3.04."""
 

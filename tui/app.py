@@ -50,20 +50,19 @@ from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel, StepPanel
 FRAMES_PER_S = 12.0  # chosen by hand: one a second would stutter, a hundred are slow over ssh
 SAMPLE_S = 0.5
 """Seconds between two samples of the runs' token counts, from which the rates are computed."""
-
 KEY_TIMEOUT_S = 0.5
-"""After so long the next key is handled even if the one before was not reported as handled."""
-
+"""After this long the next key is handled even if the one before was not reported as handled.
+Chosen by hand: at a tenth, keys overtake slow ones; at ten times, the keyboard seems dead."""
 POLL_S, DEVICE_POLL_S = 1.0, 2.0
+"""Seconds between two polls of the daemon, and of the cards. Chosen by hand: at a tenth, polls take
+processor time from the engines; at ten times, what is shown is old."""
 LISTED_RUNS = 50  # how many of the newest runs each poll lists
 OLDER_RUNS = 200  # how many older ones are fetched at once, at the list's end and for a filter
 
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
-
 WIDE, HUGE, TALL = 100, 170, 32
 """Least cells for two columns of panels and for three, and least lines of a tall screen."""
-
 STYLES = ("dashboard.tcss", "wide.tcss", "dialogs.tcss")
 _KEY_NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
 _StatePanel = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
@@ -78,8 +77,7 @@ class KeyHandled(Message):
 
 class DashboardApp(App[None]):
     """The whole screen. devices: reads samples of cards, may block; clock: monotonic seconds; wall:
-    Unix seconds; poll_s: pause between two polls of the daemon; theme_file: remembers the chosen
-    theme."""
+    Unix seconds; poll_s: pause between two polls; theme_file: remembers the chosen theme."""
 
     CSS_PATH = [Path(__file__).with_name(name) for name in STYLES]  # noqa: RUF012
     TITLE = "FlashEdge"
@@ -122,14 +120,11 @@ class DashboardApp(App[None]):
         frame = self._bar, self._runs, self._tree, self._log_panel
         self._panels: tuple[_StatePanel, ...] = (*frame, *about, *self._side, *machine)
         """All but the step, which also depends on the tree's cursor."""
-
         self._theme_file = theme_file
         self._typed: deque[events.Key] = deque()
         """Keys that wait until the one before them has been handled."""
-
         self._key_sent_at: float | None = None
         """When the key was sent that is being handled now, in monotonic seconds."""
-
         self._keys_sent = 0
         self._is_loading_older = False
         self._painted: Dashboard | None = None
@@ -178,9 +173,8 @@ class DashboardApp(App[None]):
 
     async def _handle_next_key(self) -> None:
         """Handle the oldest key that waits. A key may move the focus or open a dialog, and the next
-        one belongs there. But each key goes through a queue of the focused widget and of all above
-        it, and keys that are typed ahead would overtake it. So they wait for a message that goes
-        the same way after it."""
+        key belongs there. But each key passes the queues of several widgets, where the next could
+        overtake it. So the next waits for a message that takes the same way."""
         self._key_sent_at = None
         if not self._typed or not self.screen_stack or not self.screen.is_mounted:
             return  # a dialog that opens gets its keys at the next frame
@@ -315,6 +309,7 @@ class DashboardApp(App[None]):
         self.paint()
 
     def paint(self) -> None:
+        """Draw the state, if it has changed, and what depends on the tree's cursor."""
         if self.state is not self._painted:
             self._painted = self.state
             self._question.retitle(_title_run(self.state))
@@ -426,6 +421,7 @@ class DashboardApp(App[None]):
 
     @work
     async def action_replay(self) -> None:
+        """Replay the chosen run. While a replay runs, go to its next speed."""
         if self.state.replay is not None and not self.state.replay.over:
             self.state = state.speed_up_replay(self.state)
             return

@@ -1,4 +1,4 @@
-"""The dashboard's themes and its colours of scores, which always stand with a number or a bar."""
+"""The dashboard's themes and its colours of scores. A number or a bar always says the same."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,8 +14,7 @@ from textual.theme import Theme
 EIGHTHS = " ▏▎▍▌▋▊▉█"  # of a cell's width
 BLOCKS = " ▁▂▃▄▅▆▇█"  # of its height
 SCALE = ("#5f86c9", "#7f93ba", "#a09f9f", "#c9b46a", "#ffd84d")
-"""Blue to yellow with rising luminance (after cividis): readable with any colour vision, and in
-grey."""
+"""Blue to yellow with rising luminance, readable with any colour vision (after cividis)."""
 
 DIM = "#8a8a8a"
 WARNING = "#ffb454"
@@ -87,7 +86,7 @@ def draw_track(part: float, width: int) -> str:
 
 
 def draw_meter(part: float, width: int) -> Text:
-    """Draw the used part of something as a bar, in yellow above 90 %."""
+    """Draw the used part of something as a bar, in yellow where less than a tenth is left."""
     return Text(draw_track(part, width), style=SCALE[-1] if part > 0.9 else SCALE[0])
 
 

@@ -15,7 +15,7 @@ from flashedge.types import NodeId
 _COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 270, 22, 16, 234, 16  # pixels
 _LINE, _CHARACTER = 16, 6.7  # height of a line and width of a character at font size 11
 _BOX_CHARACTERS = int((_BOX_W - 10) / _CHARACTER)
-_WRAP = 110
+_WRAP = 110  # characters in a line of the best path's text
 Places = Mapping[NodeId, tuple[float, float]]
 _LEGEND = (
     ", ".join(f"{mark} {status}" for status, mark in MARKS.items()),

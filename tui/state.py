@@ -22,22 +22,18 @@ from flashedge.types import STRATEGIES
 
 KEPT_S = 120.0
 """How long samples of the token counts are kept: with two a second, 240 cells of a sparkline."""
-
 WINDOW_S = 3.0
-"""A rate is the mean over this long, since tokens are reported in bursts."""
-
+"""A rate is the mean over this long. Chosen by hand: tokens are reported in bursts, which a tenth
+would show; ten times as long hides where a level begins."""
 _RECENT = 8
 """Samples from which the newest rate is computed. WINDOW_S spans seven, one every half second."""
-
 SPEEDS = (1, 4, 16)
 """Speeds of a replay, as multiples of the run's own."""
-
 _EVENT_S = 0.02
-"""Seconds between two events of a replay if the run's duration is not known. Chosen by hand."""
-
+"""Seconds between two events of a replay if the run's duration is not known. Chosen by hand: 500
+events take 10 s. At a tenth nobody could follow them, and ten times as long is tedious."""
 _OTHER_WEIGHT = 1.0
 """An event without tokens takes as long in a replay as this many tokens."""
-
 TREES_KEPT = 4
 """Trees in memory, 2 to 3 MiB for 512 paths. The daemon sends a dropped one's events again."""
 
@@ -55,7 +51,7 @@ class Rate:
     at_s: float
     tokens_per_s: float
     goodput_per_s: float
-    """Of tokens in nodes that the searches keep. They count once their level is decided."""
+    """Tokens per second in nodes that searches keep. They count once their level is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +195,8 @@ def interrupt_run(state: Dashboard, run: str) -> Dashboard:
 def update_daemon(
     state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow], *, follow: bool = True
 ) -> Dashboard:
-    """Take a snapshot of the daemon. follow: choose the newest run that has started since the last
-    snapshot, or if none runs, the newest that was queued since."""
+    """Show a new snapshot of the daemon. follow: choose the newest run that has started since the
+    last one, or if none runs, the newest that was queued since."""
     known = {r.id: r.status for r in state.runs}
     ordered = tuple(
         sorted(runs, key=lambda r: (not r.live, r.status != "running", r.position or 0))
@@ -254,12 +250,9 @@ def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard
     if state.replay is not None:
         trees = [state.replay.view]
     counts = MappingProxyType({t.id: (t.all_tokens, t.kept_tokens) for t in trees})
-    samples = add_sample(state.samples, TokenSample(at_s=at_s, counts=counts))
+    kept = [sample for sample in state.samples if at_s - sample.at_s < KEPT_S]
+    samples = (*kept, TokenSample(at_s=at_s, counts=counts))
     return replace(state, samples=samples, wall_s=wall_s)
-
-
-def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[TokenSample, ...]:
-    return (*(s for s in samples if new.at_s - s.at_s < KEPT_S), new)
 
 
 def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> tuple[Rate, ...]:
@@ -339,7 +332,7 @@ def _keep_older(
 
 
 def _settle_row(row: RunRow, tree: RunView | None) -> RunRow:
-    """Update a row that the listing has as live from the run's tree, if the tree is over."""
+    """Complete a live row from the run's tree, if the tree's last event has arrived."""
     if not row.live or tree is None or not tree.over:
         return row
     answer = None if tree.result is None else find_answer(tree)

@@ -20,6 +20,7 @@ class RunRow:
     n: int
     problem: str
     created_at: float = 0.0
+    """Unix seconds. 0 where that is not known."""
     answer: str | None = None
     tokens: int | None = None
     total_s: float | None = None
@@ -78,14 +79,14 @@ class EngineStatus:
     """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None before any."""
 
     @property
-    def kv_used(self) -> float:
+    def kv_share(self) -> float:
         """The part of its KV memory that is in use, in [0, 1]."""
         return self.kv_used_bytes / self.kv_quota_bytes if self.kv_quota_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """(median, 90th percentile) of the last requests of one kind."""
+    """How long the last requests of one kind took, as (median, 90th percentile)."""
 
     kind: str
     """Such as chat, or run for searches."""

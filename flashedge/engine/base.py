@@ -32,7 +32,7 @@ class ExtendRequest:
     seed: int
     sampling: Sampling
     max_tokens: int
-    """Most tokens of the step. It ends there by STEP_LIMIT, by LENGTH if the context is full."""
+    """Most tokens of the step. It ends there with STEP_LIMIT, or LENGTH if the context is full."""
     to_boundary: bool
     """Whether the first token that ends a step by `step_rule` ends the request (BOUNDARY)."""
     step_rule: str = BLANK_LINE
@@ -102,7 +102,7 @@ class StepScores:
     tokens: int
     """Tokens of the whole verifier prompt."""
     cached_tokens: int
-    """How many of `tokens` were not computed, because their KV or all scores were cached."""
+    """How many of `tokens` were not computed: their KV was cached, or all scores of the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +119,13 @@ class EngineView:
     block_tokens: int
     block_bytes: int
     preemptions: int
-    """Requests that were preempted since the process started."""
+    """Preemptions of requests since the process started."""
     prompt_tokens: int = 0
     """Prompt tokens of all requests since the engine was loaded, across restarts."""
     cached_tokens: int = 0
     """How many of `prompt_tokens` had their KV in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
-    """Counts of what deterministic requests took since the process started, such as passes."""
+    """Counters of deterministic requests since the process started: see `passes.COUNTERS`."""
 
     @property
     def cache_hits(self) -> float | None:
@@ -216,7 +216,7 @@ class Speculator(Protocol):
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
         """Drop the drafts that follow these levels of the run, except those with one of `seeds`.
-        The next call drops those too, unless a request has adopted them."""
+        The next call drops the excepted ones too, unless a request has adopted them."""
 
     async def end_run(self, run: str) -> int:
         """Drop the drafts of a run that is over. Returns how many tokens were drafted for it."""

@@ -138,8 +138,8 @@ def describe_cards(found: DriverReport) -> Iterator[str]:
     yield f"card: {found.names[0]}, driver {found.driver}"
     if len(found.names) > 1:
         yield (
-            f"{len(found.names)} cards: FlashEdge uses the first;"
-            " CUDA_VISIBLE_DEVICES=1 would choose the second"
+            f"{len(found.names)} cards: FlashEdge uses the first, unless you choose another:"
+            " CUDA_VISIBLE_DEVICES=1 chooses the second"
         )
     if found.mig_devices:
         yield (

@@ -1,8 +1,8 @@
 """What the API tells the engine clients of vLLM's protocol handlers about one HTTP request.
 
-The handlers stand between the two and know nothing of it, so it travels in a context variable. This
-file has the open requests outside any run, the search that an engine client may start in place of
-the engine (`api.protocols.search`), and the tags: who asks, for which program and how urgently.
+The handlers pass none of this on, so it travels in a context variable. This file has the open
+requests outside any run, the search that an engine client may start in place of the engine
+(`api.protocols.search`), and the tags: who asks, for which program and how urgently.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PlainRequests:
         return self._stopping.is_set()
 
     def check_admission(self, pair: str, choices: int) -> None:
-        """Raise QueueFull if the choices do not fit now, RequestError if they never do."""
+        """Raise QueueFull if the choices do not fit now, RequestError if they can't ever fit."""
         if choices > MAX_CHOICES:
             raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
         if self._open[pair] + choices > MAX_CHOICES:
@@ -149,7 +149,7 @@ class Searcher(Protocol):
         """The model's name in the request."""
 
     def check_admission(self) -> None:
-        """Raises QueueFull when too many runs wait."""
+        """Raise QueueFull when too many runs wait."""
 
     def take_conversation(self, problem: Problem) -> None:
         """Take the conversation as the verifier will see it. Called before `start`."""
@@ -200,7 +200,7 @@ async def tag_requests(
     """Tag the engine requests that are made inside the block, and close their streams with it.
 
     A handler whose client is gone would leave its stream to the garbage collector.
-    searcher: answers in place of the engine. None: the engine answers.
+    searcher: answers in place of the engine. None lets the engine answer.
     """
     request = TaggedRequest(tags, searcher)
     token = _request.set(request)
@@ -209,7 +209,7 @@ async def tag_requests(
     finally:
         _request.reset(token)
         for stream in request.streams:
-            with suppress(RuntimeError):  # it is running: its handler is being cancelled
+            with suppress(RuntimeError):  # a cancelled handler still runs the stream
                 await stream.aclose()
 
 

@@ -85,9 +85,9 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
     )
     generator, verifier = found.generator.keys, found.verifier.keys
     if generator != verifier and generator & verifier:
-        both = ", ".join(sorted(generator & verifier))
+        common = ", ".join(sorted(generator & verifier))
         raise ConfigError(
-            f"the engines share GPU {both}, but not all of their cards: the generator has"
+            f"the engines share GPU {common}, but not all of their cards: the generator has"
             f" {found.generator.describe()}, the verifier {found.verifier.describe()}",
             hint="give both engines the same devices, or different ones, such as 0,1",
             param="devices",
@@ -110,7 +110,7 @@ def _find_cards(role: str, devices: tuple[str, ...] | None, nvml: Any) -> Engine
 
 
 def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
-    """A visible card by its number, or any card by its id."""
+    """Find a card: by a number among the visible ones, by an id among all."""
     visible = read_cards(nvml)
     if device.isdecimal():
         if int(device) < len(visible):

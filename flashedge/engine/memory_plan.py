@@ -129,7 +129,7 @@ def build_memory(parts: Mapping[str, int]) -> EngineMemory:
     """Build the memory that an engine holds in addition to its KV.
 
     parts: bytes by name, of `inside.step_memory`. What is resident beyond the other parts counts as
-    context: the memory of CUDA, libraries and CUDA graphs, and what torch keeps for later.
+    context: the memory of CUDA, libraries and CUDA graphs, and torch's cache of freed memory.
     """
     own = {name: parts[name] for name in ("weights", "forward", "logits", "logprobs", "noise")}
     found = EngineMemory(**own, context=0, graphs=0, is_estimate=False)

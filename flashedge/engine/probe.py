@@ -80,10 +80,10 @@ class GeneratorProbe(_EngineProbe):
         return self._make_sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        """Times the span in which all sequences decode: from the last one to begin to the first one
-        to end. None if no token falls into it."""
+        """Time the span in which all sequences decode: from the latest first token to the earliest
+        last token. Returns None if no token falls into the span."""
         room = max(1, self.max_step_tokens - sequences)
-        slack = 3 + sequences * context // room  # steps before all decode, and three to spare
+        slack = 3 + sequences * context // room  # the steps until all decode, and 3 to spare
         count = steps + slack
         prompt = max(1, context - count // 2)  # so that the mean context is `context`
         arrivals = await asyncio.gather(
@@ -97,7 +97,7 @@ class GeneratorProbe(_EngineProbe):
         return self._make_sample(DECODE, sequences, context, 1, (until - since) / counted)
 
     async def _time_tokens(self, context: int, count: int) -> list[float]:
-        """Returns the time at which each of `count` tokens arrived."""
+        """Return the time at which each of `count` tokens arrived."""
         times: list[float] = []
         async with aclosing(self._open(self._make_request(context, count))) as stream:
             async for chunk in stream:

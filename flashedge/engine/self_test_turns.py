@@ -1,4 +1,4 @@
-"""Gives a pair's self-test turns in which nobody else uses the engines, and limits their time."""
+"""The turns of a pair's self-test, in which nobody else uses the engines, and their time limit."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -9,12 +9,12 @@ from typing import Any
 from flashedge.scheduling.kv.split import EngineRole
 
 LIMIT_S = 120.0
-"""Most seconds of a self-test's turns together. Chosen by hand: in a tenth, 1.5B parameters on two
-CPU cores would not end one step; deterministic requests have to wait for the test."""
+"""Most seconds of a self-test's turns together. Chosen by hand: in a tenth, a model of 1.5B
+parameters would not end one step on two CPU cores; deterministic requests wait for the test."""
 LONGEST_S = 2.0
-"""Longest that one turn should take, for users may wait for it. Longer work is not begun."""
+"""Seconds that one turn may take, since users may wait for its end. Longer work is not begun."""
 POLL_S = 0.05
-"""Seconds between two looks whether the engines are free: few against the time of a turn."""
+"""Seconds between two checks whether the engines are free, a small part of a turn's time."""
 UNTESTED: Mapping[str, Any] = {
     "batch_invariant": None,
     "invariant_tokens": 0,
@@ -31,8 +31,8 @@ class Turns:
 
     is_free: Callable[[], Awaitable[bool]] | None = None
     """Asks whether the engines serve and nobody uses them. None if nobody else can use them yet."""
-    count: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
-    """Opened around each turn, for whoever moves memory between the engines."""
+    hold: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
+    """Opens a context around each turn, by which the KV manager knows that the engine is in use."""
     left_s: float = LIMIT_S
     """Seconds that are left for turns."""
 
@@ -46,7 +46,7 @@ class Turns:
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            with self.count(role):
+            with self.hold(role):
                 async with asyncio.timeout(self.left_s):
                     yield
         finally:

@@ -185,7 +185,7 @@ class ServedPair:
     async def _run_self_test(self) -> None:
         turns = Turns(self._is_free)
         if self._kv_manager is not None:
-            turns.count = self._kv_manager.count_plain_request
+            turns.hold = self._kv_manager.count_plain_request
         failure = ""
         for _ in range(SELF_TESTS):
             try:

@@ -174,6 +174,11 @@ def test_an_unknown_key_in_the_file(tmp_path: Path, key: str, hint: str) -> None
     assert e.value.hint == hint or "did you mean" not in hint
 
 
+def test_a_file_that_the_system_does_not_open_is_no_traceback() -> None:
+    with pytest.raises(ConfigError, match=r"can't read .*config.toml: File name too long"):
+        load_config({"config_dir": "x" * 300}, {})
+
+
 def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) -> None:
     load(tmp_path, env={"FLASHEDGE_VENV": "/x", "FLASHEDGE_FAST": "1"})
     assert load(tmp_path, env={"FLASHEDGE_PORT": ""}).port == 8642, "it counts as unset"

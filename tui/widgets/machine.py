@@ -84,7 +84,7 @@ def _draw_times(
 
 def _hides_memory(state: Dashboard, is_small: bool) -> bool:
     engines = _list_engines(state.daemon)
-    return is_small and all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
+    return is_small and all(e.state == "ready" and e.kv_share < _FULL for _, e in engines)
 
 
 def draw_memory(state: Dashboard, width: int, height: int) -> Text:
@@ -92,7 +92,7 @@ def draw_memory(state: Dashboard, width: int, height: int) -> Text:
     if daemon is None:
         return dim_line("KV", "unknown: no daemon")
     engines = _list_engines(daemon)
-    idle = all(e.state == "ready" and e.kv_used < _QUIET for _, e in engines)
+    idle = all(e.state == "ready" and e.kv_share < _QUIET for _, e in engines)
     if height > 1 and not idle:
         return stack_lines(
             *(_draw_engine(name, engine, width) for name, engine in engines),
@@ -112,16 +112,16 @@ def _draw_briefly(name: str, engine: EngineStatus, cells: int) -> Text:
     """`gen ███░░  44%`, in which the bar has `cells` cells, or is left out if that is 0."""
     if engine.state != "ready":
         return Text.assemble(f"{name[:3]} ", (f"{engine.state}  ", f"bold {WARNING}"))
-    bar = Text.assemble(draw_meter(engine.kv_used, cells), " ") if cells else Text()
-    return Text.assemble(f"{name[:3]} ", bar, f"{engine.kv_used:.0%}  ")
+    bar = Text.assemble(draw_meter(engine.kv_share, cells), " ") if cells else Text()
+    return Text.assemble(f"{name[:3]} ", bar, f"{engine.kv_share:.0%}  ")
 
 
 def _draw_engine(name: str, engine: EngineStatus, width: int) -> Text:
     label = f"KV {name[:3]}"
     if engine.state != "ready":
         return label_line(label, Text(engine.state, style=WARNING))
-    figures = f" {engine.kv_used:>4.0%} of {format_size(engine.kv_quota_bytes)}"
-    return _draw_used(label, engine.kv_used, figures, width)
+    figures = f" {engine.kv_share:>4.0%} of {format_size(engine.kv_quota_bytes)}"
+    return _draw_used(label, engine.kv_share, figures, width)
 
 
 def _draw_split(daemon: DaemonStatus, width: int) -> Text:

@@ -37,8 +37,7 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
     settings = {
         # For code without our patches. Our engines choose by their options (`inside.runner_kind`).
         "VLLM_USE_V2_MODEL_RUNNER": "0",
-        # vLLM would compile FlashInfer's sampler at start, which fails without nvcc. Our noise
-        # samples without it.
+        # vLLM would compile FlashInfer's sampler at start, which needs nvcc. Our noise replaces it.
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         # vLLM would pin both engines to core 0.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -53,8 +52,7 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
     }
     if runs_on_cpu():
         settings["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-        # vLLM compiles one sampling helper even in eager mode. That takes seconds at the first
-        # token and needs a C++ compiler.
+        # Even in eager mode vLLM compiles a helper, which takes seconds and a C++ compiler.
         settings["TORCHDYNAMO_DISABLE"] = "1"
         # oneDNN compiles a kernel for each batch size and keeps 1,024 of them, which took 280 MiB
         # of each engine. vLLM keeps the last 128 of each layer's shape by itself.

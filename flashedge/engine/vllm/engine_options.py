@@ -165,7 +165,7 @@ def build_options(
     name: str,
     spec: ModelSpec,
     path: Path,
-    kv_bytes: int,
+    kv_start_bytes: int,
     room: int | None,
     config: Config,
     *,
@@ -173,8 +173,8 @@ def build_options(
 ) -> EngineOptions:
     """Build the options of an engine, without its cards (`place_engine`) and what `VllmPair` adds.
 
-    name: generator or verifier. path: of its checkpoint. kv_bytes: size of its KV at its start.
-    room: bytes of KV that it may grow to; None keeps it at `kv_bytes`.
+    name: generator or verifier. path: of its checkpoint. kv_start_bytes: size of its KV at start.
+    room: bytes that its KV may grow to. None keeps the KV at `kv_start_bytes`.
     """
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]
@@ -188,8 +188,8 @@ def build_options(
         dtype=spec.dtype,
         quantization=spec.quantization,
         max_model_len=spec.max_model_len,
-        kv_bytes=room or kv_bytes,
-        kv_start_bytes=kv_bytes if room and on_card else None,
+        kv_bytes=room or kv_start_bytes,
+        kv_start_bytes=kv_start_bytes if room and on_card else None,
         kv_fixed=room is None and on_card,
         plain_sampling=not features.fused_sampling,
         max_num_seqs=sequences,

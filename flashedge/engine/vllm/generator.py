@@ -170,7 +170,7 @@ class VllmSpeculator:
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
     async def end_run(self, run: str) -> int:
-        """See `engine.base`. Of a process that died it counts the tokens of its last report."""
+        """See `engine.base`. For a process that died, its last report counts."""
         await self._call_and_count(run, "end_run", run)
         return sum(self._drawn.pop(run, {}).values())
 

@@ -363,9 +363,10 @@ def test_rates_over_a_window() -> None:
     assert state.compute_rates(samples, "b") == (), "it was seen once"
     begun = take({}, *({"a": (200 * i, 0)} for i in (1, 2, 3)), each_s=0.5)
     assert state.compute_rates(begun)[-1].tokens_per_s == pytest.approx(400 / 1.5)
+    now = Dashboard(samples=samples)
     for second in range(8, 200):
-        samples = state.add_sample(samples, TokenSample(at_s=float(second), counts={}))
-    assert len(samples) == state.KEPT_S, "they do not pile up"
+        now = state.take_sample(now, float(second))
+    assert len(now.samples) == state.KEPT_S, "they do not pile up"
 
 
 def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:

@@ -18,7 +18,8 @@ _create_grammar = StructuredOutputManager._create_grammar
 
 
 def create_grammar(self: StructuredOutputManager, request: Request) -> StructuredOutputGrammar:
-    """Raises ValueError if the path does not match the grammar: vLLM fails this request alone."""
+    """Make a grammar that has accepted the path. Raises ValueError if the path does not match: vLLM
+    then fails this request alone."""
     grammar: StructuredOutputGrammar = _create_grammar(self, request)
     path = find_guided_path(self, request)
     if path and not grammar.accept_tokens(request.request_id, path):
@@ -27,8 +28,8 @@ def create_grammar(self: StructuredOutputManager, request: Request) -> Structure
 
 
 def find_guided_path(manager: StructuredOutputManager, request: Request) -> list[int]:
-    """Return the tokens of the prompt that the grammar describes. It describes no thinking: if the
-    path may hold some, set the request's `reasoning_ended`."""
+    """Return the prompt's tokens that the grammar describes, without the thinking before them.
+    Sets the request's `reasoning_ended` where the path may hold thinking."""
     assert request.sampling_params is not None, "a verifier's requests have no grammar"
     start = read_args(request.sampling_params).get(GUIDED_FROM)
     prompt = request.prompt_token_ids

@@ -32,19 +32,15 @@ EACH_TOKEN = "each_token"
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.step_rules.TOP` likeliest tokens."""
-
 KV_FIXED = "kv_fixed"
 """In our additional_config: True if the KV tensor keeps all of its memory under any quota."""
 KV_START = "kv_start"
 """In our additional_config: the share of the KV blocks, from the first on, that have memory at the
-start. Without it all of them have, and the quota may reserve any block."""
-
+start. Without it all blocks have memory, and the quota may reserve any of them."""
 PLAIN_SAMPLING = "plain_sampling"
 """In our additional_config: True if PyTorch draws the tokens, without a kernel of ours."""
-
 SECOND_RUNNER = "second_runner"
 """In our additional_config: True if vLLM's second model runner computes the engine's steps."""
-
 STEP_RECORD = "flashedge_step_record"
 """The attribute of a multiprocessing process that holds the memory of its `step_record`."""
 

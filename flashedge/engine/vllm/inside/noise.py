@@ -32,8 +32,7 @@ Sampler = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class PositionNoise(LogitsProcessor):
-    """Draws tokens in vLLM's first model runner. It leaves alone the requests for which `make_row`
-    returns None."""
+    """Draws tokens in vLLM's first model runner, except where `make_row` returns None."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.drawer = TokenDrawer(vllm_config, device)
@@ -56,8 +55,8 @@ class PositionNoise(LogitsProcessor):
 
 
 class SlotNoise(SlotProcessor):
-    """The same for vLLM's second model runner. Its own noise depends on seed and position alone,
-    too, but it applies top-p by another kernel if a batch has more than 64 rows."""
+    """Draws tokens in vLLM's second model runner. That runner's own noise depends on seed and
+    position alone, too, but its top-p has another kernel for batches of more than 64 rows."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self._drawer = TokenDrawer(vllm_config, req_states.device)
@@ -82,7 +81,7 @@ class SlotNoise(SlotProcessor):
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
     """Describe how the token after prompt and output is drawn. None if vLLM's own sampler draws it.
-    Outside of runs the seed is vLLM's, which gives each choice of a request another one."""
+    Outside of runs the seed is vLLM's, which gives each choice of a request its own."""
     args = read_args(params)
     if "temperature" not in args:
         return None
@@ -136,8 +135,7 @@ ROWS = tuple(
 
 
 def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
-    """Compile the kernel before the first request. If it can't run, or draws other tokens than
-    PyTorch, return None and log why."""
+    """Compile the kernel. Returns None, and logs why, if it can't run or draws other tokens."""
     try:
         from flashedge.engine.vllm.inside.sampling.fused import mark_winners
 

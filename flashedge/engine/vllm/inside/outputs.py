@@ -99,6 +99,7 @@ class JoinedTokens:
             self._kept.clear()
 
     def forget(self, names: str | Iterable[str] | None) -> None:
+        """Drop the kept outputs of these requests. None stands for all of them."""
         gone = {names} if isinstance(names, str) else set(self._kept if names is None else names)
         for name in gone:
             self._kept.pop(name, None)
@@ -110,14 +111,14 @@ class JoinedTokens:
         if name in self._asked and not args.get(LOGPROBS):
             return output
         if output.new_logprobs is not None:
-            # This number asks for entropies: `stock` sends no entropy rule.
+            # TOP log-probabilities ask for entropies, since `stock` sends no entropy rule.
             pack_logprobs(output, with_entropies=params is not None and params.logprobs == TOP)
         if name not in self._asked or args.get(EACH_TOKEN):
             return output
         kept = self._kept.get(name)
         if not output.finished:
             if kept is None:
-                output.new_token_ids = list(output.new_token_ids)  # it may be the runner's own
+                output.new_token_ids = list(output.new_token_ids)  # it may be the runner's list
                 self._kept[name] = (client, output)
             else:
                 extend(kept[1], output)

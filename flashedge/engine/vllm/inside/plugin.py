@@ -1,8 +1,8 @@
 """Our vLLM plugin, which registers the model class that vLLM lacks.
 
 vLLM finds it through the entry point `vllm.general_plugins` (pyproject.toml) and calls it in each
-of its processes. An engine with several cards starts its workers after that, so the plugin also
-applies our patches to the engine's core, which change how workers start.
+of its processes. An engine with several cards starts its workers after that. Our patches of the
+core change how workers start, so the plugin applies them first.
 """
 
 import multiprocessing

@@ -1,7 +1,7 @@
 """vLLM's scheduler with what FlashEdge needs inside it.
 
-vLLM calls this class alone, which forwards the calls to its features. So the order in which they
-act can be read here:
+vLLM calls only `EdgeScheduler`. Its methods forward each call to the features that it concerns, and
+show in which order they act:
 
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
@@ -10,8 +10,6 @@ act can be read here:
     kv           the quota of KV blocks                         kv.quota
     joined       which outputs the daemon gets now              outputs
     steps        what is in flight, for the daemon              step_record
-
-A feature does nothing until a request, or the daemon, asks for it.
 
 Ref: arXiv 2509.00195 §4.1, arXiv 2601.17768 §4, arXiv 2412.20993 App. D.3.1; ADR 18. Checked with
 vLLM 0.32.0.
@@ -57,8 +55,7 @@ apply_patches(ProcessKind.CORE)
 
 
 class EdgeScheduler(AsyncScheduler):
-    """Derives from vLLM's asynchronous scheduler for synchronous engines too, where never more than
-    one step is in flight."""
+    """Serves synchronous engines too, which never have more than one step in flight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -161,8 +158,8 @@ class EdgeScheduler(AsyncScheduler):
     # ------------------------------------------------------------ memory
 
     def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """Let a request take blocks from requests that do not run, before vLLM preempts running
-        ones for it. A draft takes none."""
+        """Let a request take blocks from drafts, waiting steps and requests that a pass hides,
+        before vLLM preempts running ones for it. A draft takes none."""
         kwargs |= self.passes.windows.choose_allocation(request)
         while True:
             blocks = self._allocate_in_vllm(request, *args, **kwargs)
@@ -209,7 +206,7 @@ class StepBoundaries:
 
     The front end would find an end one or more engine steps later, and places in the batch would
     stay empty meanwhile. An asynchronous engine has begun its next step already: the token that it
-    draws after the boundary is the first of a draft, or is dropped. The rule entropy ends a step
+    draws after the boundary is the first of a draft, or is dropped. The entropy rule ends a step
     before an uncertain token. That token has no KV yet and is not appended.
     """
 
@@ -229,7 +226,7 @@ class StepBoundaries:
     def append(
         self, request: Request, token_ids: list[int], append: Append
     ) -> tuple[list[int], bool]:
-        """Append tokens up to the end of the step. Returns what vLLM's own `append` returns."""
+        """Append tokens up to the end of the step. Returns what `append` returns."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
         entropy_rule = EntropyRule(**asked) if asked else None
@@ -251,7 +248,7 @@ class StepBoundaries:
         return token_ids, False
 
     def ends_step(self, request: Request) -> bool:
-        """Whether the last token of a request would end its step. The rule entropy is left out."""
+        """Whether the last token of a request would end its step. Ignores the entropy rule."""
         start, name = self._locate_step(request)
         rule, tokens = self.rules.get(name), request.output_token_ids
         previous = tokens[-2] if request.num_output_tokens - start > 1 else None
@@ -280,6 +277,7 @@ class ProgramOrder:
 
     def __init__(self) -> None:
         self.reordered = 0
+        """How often the waiting requests had to be put into another order."""
         self._places: Mapping[str | None, int] = {}
 
     def rank(self, keys: Sequence[str]) -> None:

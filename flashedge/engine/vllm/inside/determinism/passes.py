@@ -6,8 +6,8 @@ window again in a fixed shape (`ReplayShape`), overwrites its KV, and draws the 
 up to the first wrong one are right, and so is the token that the pass drew in its place. The
 candidates after it are dropped. The daemon sees verified tokens only.
 
-*Prefill passes* compute a prompt up to its last window, which its first verify pass computes.
-Without a deterministic request every step is vLLM's own.
+*Prefill passes* compute the windows of a prompt except the last. The first verify pass computes
+that one. Without a deterministic request every step is vLLM's own.
 
 An asynchronous engine schedules a step while the one before is computed, but a pass can be
 scheduled only when the tokens of the step before are known. So while a deterministic request is
@@ -95,9 +95,11 @@ class Passes:
 
     @property
     def is_open(self) -> bool:
+        """Whether there is a deterministic request."""
         return bool(self.windows.replays)
 
     def schedule(self, stock: Schedule) -> SchedulerOutput:
+        """Choose the kind of the next step, and let vLLM schedule it for the requests due."""
         windows = self.windows
         if not self.is_open or self._scheduler.pause_state is PauseState.PAUSED_ALL:
             self.counters["stock_steps"] += 1
@@ -135,10 +137,10 @@ class Passes:
         )
 
     def _find_due(self) -> Due:
-        """Sort all requests, except waiting deterministic ones that no pass may take now."""
+        """Group all requests, except waiting deterministic ones that no pass may take now."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
-            self._sort(due, request)
+            self._group(due, request)
         places = scheduler.max_num_active_reqs - len(scheduler.running)
         places -= len(scheduler.kv_holding_waiting)
         for request in scheduler.waiting:
@@ -147,10 +149,10 @@ class Passes:
                 if places <= 0 or is_full or not self._admits:
                     continue
                 places -= 1
-            self._sort(due, request)
+            self._group(due, request)
         return due
 
-    def _sort(self, due: Due, request: Request) -> None:
+    def _group(self, due: Due, request: Request) -> None:
         windows = self.windows
         replay = windows.replays.get(request.request_id)
         if replay is None:
@@ -166,7 +168,7 @@ class Passes:
             due.expects_window = due.expects_window or missing <= MAX_WAIT
         else:
             computed = request.num_computed_tokens
-            if request.status is not RequestStatus.RUNNING:  # it would take these from the cache
+            if request.status is not RequestStatus.RUNNING:  # it gets these from the cache
                 computed = int(self._scheduler._get_local_prefix_cache_hit(request)[1])
             if computed == windows.shape.find_window(replay.verified):
                 due.ready.append(replay)
@@ -247,8 +249,8 @@ class Passes:
         return output
 
     def displace(self, request: Request) -> bool:
-        """Keep a waiting deterministic request that has lost its blocks out of the step that is
-        being scheduled: a shared step must not compute its prompt. Returns whether it did so."""
+        """Let a deterministic request that has lost its blocks wait until this step is scheduled: a
+        shared step must not compute its prompt. Returns False for any other request."""
         if not self._is_scheduling or request.request_id not in self.windows.replays:
             return False
         self._displaced.append(request)
@@ -278,8 +280,8 @@ class Passes:
         ReplayPass(rows=self.windows.shape.rows, guesses=guesses).attach(output)
 
     def preempt_for(self, request: Request) -> bool:
-        """Preempt the last running request that the pass hides. False if there is none, or if
-        `request` itself does not run."""
+        """If `request` runs, preempt the last running request that the pass hides. Returns whether
+        one was preempted."""
         running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
         if not running or request.status is not RequestStatus.RUNNING:
             return False
@@ -293,6 +295,7 @@ class Passes:
     # ------------------------------------------------------------ the end of a step
 
     def draws_candidates(self, request: Request) -> bool:
+        """Whether the tokens that this step drew for the request still have to be verified."""
         is_verified = self.windows.step is StepKind.VERIFY
         return not is_verified and request.request_id in self.windows.replays
 
@@ -308,12 +311,14 @@ class Passes:
         )
 
     def commit(self, request: Request) -> None:
+        """Count all tokens of the request as verified, and share its whole windows."""
         request.num_output_placeholders = 0
         replay = self.windows.replays[request.request_id]
         replay.commit()
         self.windows.share(request, self.windows.shape.find_window(replay.verified))
 
     def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> list[Replay]:
+        """Count a pass that has ended. Returns its requests, for `end_update`."""
         replay_pass = find_pass(scheduled)
         if replay_pass is None:
             return []
@@ -383,8 +388,8 @@ def show_only(
 
 @contextmanager
 def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
-    """Let vLLM compute at most `tokens` of each prompt, for one step. vLLM ignores this limit where
-    it sees a single request. The limit of the whole step then applies."""
+    """Let vLLM compute at most `tokens` of each prompt while the context is open. vLLM ignores this
+    limit where it sees a single request. The limit of the whole step then applies."""
     config = scheduler.scheduler_config
     before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
     config.long_prefill_token_threshold = tokens
@@ -416,12 +421,12 @@ def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -
 
 def step_with_batch_queue(self: EngineCore) -> Any:
     """While a deterministic request is open, end one step in flight, or compute a whole step if
-    none is. Returns what vLLM's method does: the outputs, and whether the model ran."""
+    none is in flight. Returns as vLLM's method: the outputs, and whether the model ran."""
     passes = getattr(self.scheduler, "passes", None)
     if passes is None or not passes.is_open:
         for future, *_ in self.batch_queue:
             if future.done():
-                future.result()  # raises why a step failed: the next one's error would hide it
+                future.result()  # raises a failed step's error, which the next one's would hide
         return _step_with_batch_queue(self)
     if not self.batch_queue:
         return self.step()

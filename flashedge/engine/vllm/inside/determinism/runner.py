@@ -2,11 +2,11 @@
 the place of vLLM's. Without a deterministic request they change nothing.
 
 - A pass always computes `rows` rows. vLLM adds the padding, as it does for CUDA graphs.
-- Attention sums over the KV of a sequence in one piece. Else vLLM chooses the number of pieces
+- Attention sums over the KV of a sequence in one piece. Otherwise vLLM chooses the number of pieces
   by what else is in the batch, while it builds a step's metadata.
 - A verify pass computes the logits of all rows, so that the head has one shape.
-- A verifier's head is applied to tiles of a path, counted from its start, the last one padded. vLLM
-  would apply it at once to all rows that were not in the cache.
+- A verifier's head is applied to one tile of a path after another, from the path's start. The last
+  tile is padded. vLLM would apply the head at once to all rows that were not in the cache.
 
 In a verify pass the row of a sequence's last known token draws the token after it. If that token is
 the first guess, the next row was computed from the right token, and so on up to the first wrong
@@ -149,8 +149,8 @@ REJECTED = -1
 
 
 def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
-    """Draw a token at each guess of a request and one after the last. Requests with fewer guesses
-    than others repeat their last row. logits: (rows, vocab), of all rows of the pass."""
+    """Draw a token in the place of each guess of a request, and one after the last guess. Requests
+    with fewer guesses repeat their last row. logits: (rows, vocab), of all rows of the pass."""
     batch = runner.input_batch
     names: Sequence[str] = batch.req_ids
     guesses = [replay_pass.guesses[name] for name in names]

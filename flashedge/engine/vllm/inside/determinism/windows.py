@@ -32,8 +32,8 @@ class ReplayPass:
     rows: int
     """Rows that the pass computes, padding included."""
     guesses: dict[str, list[int]] = field(default_factory=dict)
-    """By request id, the tokens in the last rows of a verify pass's requests. The row of the known
-    token before them checks the first guess. Empty in a prefill pass."""
+    """By request id, the guessed tokens, which are the last rows of a request in a verify pass. The
+    row before them checks the first guess. Empty in a prefill pass."""
 
     @property
     def is_verify(self) -> bool:
@@ -55,7 +55,7 @@ class Replay:
     hash_block_size: int
     """Tokens for each of the request's block hashes."""
     verified: int
-    """How many of its tokens are verified. Its prompt is from the start."""
+    """How many of its tokens are verified. The prompt counts as verified."""
     is_current: bool = False
     """Whether the request's blocks hold the KV of the window, so that shared steps may go on."""
     saved: list[int] = field(default_factory=list)
@@ -111,9 +111,11 @@ class Windows:
         self.replays: dict[str, Replay] = {}
         self.shape = ReplayShape(window=scheduler.block_size)
         self.step = StepKind.SHARED
+        """The kind of the step that is scheduled or computed."""
 
     def set_shape(self, shape: ReplayShape) -> None:
-        """Raises ValueError while a deterministic request is open, or for an unsuitable shape."""
+        """Set the shape of all passes. Raises ValueError for a shape that does not fit the engine,
+        or while a deterministic request is open."""
         block, most = self._scheduler.block_size, self._scheduler.max_num_scheduled_tokens
         if self.replays:
             raise ValueError("the shape can't change while a deterministic request is open")
@@ -125,6 +127,7 @@ class Windows:
         self.shape = shape
 
     def begin(self, request: Request) -> None:
+        """Give a request that asks to be deterministic its first window. Ignores any other."""
         params = request.sampling_params or request.pooling_params
         if not read_args(params).get(DETERMINISTIC):
             return
@@ -165,8 +168,7 @@ class Windows:
             pool.free_blocks(reversed(pinned))
 
     def cut_prefix(self, request: Request, hit: Any) -> Any:
-        """Cut the cached prefix of a deterministic request to whole windows. hit: what vLLM found,
-        as (blocks, tokens, …)."""
+        """Cut a deterministic request's `hit`, vLLM's (blocks, tokens, …), to whole windows."""
         blocks, found, *rest = hit
         if request.request_id in self.replays and found % self.shape.window:
             found -= found % self.shape.window
@@ -185,4 +187,5 @@ class Windows:
         return chosen
 
     def share(self, request: Request, tokens: int) -> None:
+        """Put the blocks of the request's first `tokens` tokens into the prefix cache."""
         self._scheduler.kv_cache_manager.cache_blocks(request, tokens)

@@ -27,14 +27,13 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages:
-    """A range of addresses with memory that vLLM itself allocated, and that stays. The derived
-    classes map and unmap memory."""
+    """A range of addresses whose memory stays as vLLM allocated it. Derived classes unmap it."""
 
     mechanism = KEPT
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
 
     def __init__(self, tensor: torch.Tensor, granule: int | None = None) -> None:
-        """tensor: (bytes,) int8, the whole range. granule: bytes; None: the range is one."""
+        """tensor: (bytes,) int8, the range. granule: its size in bytes, by default the range's."""
         self.tensor, self.granule = tensor, granule or tensor.numel()
 
     def map(self, first: int, count: int) -> None:
@@ -42,8 +41,8 @@ class Pages:
         of them, and RuntimeError if the device fails. None of them is mapped then."""
 
     def unmap(self, first: int, count: int) -> int:
-        """Return these granules' memory, and its size in bytes. Nobody may read or write there
-        until it is mapped again."""
+        """Give back these granules' memory, which must not be used until it is mapped again.
+        Returns its size in bytes."""
         return 0
 
 
@@ -60,7 +59,7 @@ class HostPages(Pages):
         super().__init__(everything[:size], granule)
 
     def unmap(self, first: int, count: int) -> int:
-        """See `Pages`. A NaN that was not cleared would spread in attention from any position."""
+        """See `Pages`. The next use finds zeros: a NaN left there would spread in attention."""
         start, size = first * self.granule, count * self.granule
         if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
@@ -102,16 +101,16 @@ class Granules:
         return _find_spans(before & (self._needed_by == 0))
 
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
-        """Returns by how much the count of each granule has changed, at least 0: (granules,)."""
+        """Mark blocks. Returns how many of those that changed need each granule: (granules,)."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
         ids = ids[self.used[ids] != used]
         self.used[ids] = used
-        ends = np.zeros(len(self._needed_by) + 1, dtype=np.int64)
+        edges = np.zeros(len(self._needed_by) + 1, dtype=np.int64)
         for layer in self._layers:
             at = layer.start + ids * layer.stride
-            ends += np.bincount(at // self._granule, minlength=len(ends))
-            ends -= np.bincount((at + layer.size - 1) // self._granule + 1, minlength=len(ends))
-        return np.cumsum(ends[:-1])
+            edges += np.bincount(at // self._granule, minlength=len(edges))
+            edges -= np.bincount((at + layer.size - 1) // self._granule + 1, minlength=len(edges))
+        return np.cumsum(edges[:-1])
 
 
 def _find_spans(chosen: NDArray[np.bool_]) -> list[GranuleSpan]:
@@ -165,7 +164,7 @@ class KvRange:
 
     def claim_first(self, count: int, least: int) -> None:
         """Claim the first `count` blocks. If memory is short, since the other engine grew while
-        this one was restarted, claim fewer. Raises MemoryError if it is too little for `least`."""
+        this one was restarted, claim fewer. Raises MemoryError if it is too short for `least`."""
         while True:
             try:
                 return self.claim(range(count))
@@ -187,5 +186,5 @@ def count_block_bytes(layers: Iterable[torch.Tensor]) -> int:
 
 
 def _count_spanned(block: torch.Tensor) -> int:
-    """Elements from the first to the last one, gaps included."""
+    """Count the elements from the first to the last one, gaps included."""
     return 1 + sum((n - 1) * step for n, step in zip(block.shape, block.stride(), strict=True))

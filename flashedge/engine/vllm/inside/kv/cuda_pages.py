@@ -4,8 +4,8 @@ Memory is mapped and unmapped in granules of about 2 MiB while the engine runs. 
 free for any process. The addresses never change, so tensors and captured graphs stay valid. Run as
 a program, this module tries it on the card.
 
-This has not run on a card yet. It is tested with a driver made of host memory
-(tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
+Its tests use a driver made of host memory (tests/support/host_driver.py).
+Ref: CUDA driver API, "Virtual Memory Management".
 """
 
 import importlib
@@ -82,8 +82,7 @@ class CudaPages(Pages):
             self._call("cuMemRelease", self._handles.pop(granule))
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Call the driver. Raises MemoryError if the card has too little memory, and RuntimeError
-        for any other error."""
+        """Call the driver. Raises MemoryError for a lack of memory, else RuntimeError."""
         error, *found = getattr(self._driver, name)(*args)
         if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the card has no memory left")

@@ -21,6 +21,8 @@ from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.keys import KV_START, read_config
 from flashedge.engine.vllm.inside.kv.tensor import get_kv_range
 
+log = logging.getLogger(__name__)
+
 RequestFilter = Callable[[Request], bool]
 
 
@@ -40,7 +42,8 @@ class KvQuota:
             self.set_quota(get_kv_range().count_claimed() - 1)  # one is vLLM's null block
 
     def set_quota(self, blocks: int) -> int:
-        """Preempts if necessary. Returns the quota granted: at least one request of full length."""
+        """Set the quota, and preempt requests if necessary. Returns the blocks granted: at least
+        those of one request of full length."""
         self.quota = self._clamp(blocks)
         self._adjust_reserve()
         return self.quota
@@ -55,7 +58,7 @@ class KvQuota:
 
     def _adjust_reserve(self) -> None:
         """Reserve or return blocks until the quota is kept. Preempts requests while too few blocks
-        are free. If it runs out of them, the next call goes on."""
+        are free. When none is left to preempt, the next call goes on."""
         target = self._usable_blocks - self.quota
         if len(self._reserved) == target:
             return
@@ -88,8 +91,7 @@ class KvQuota:
         return any(block > self.quota for ids in groups for block in ids)
 
     def _preempt_one(self, is_candidate: RequestFilter) -> bool:
-        """Preempt a candidate that does not run, or else the least important running one. Returns
-        False if there is none."""
+        """Preempt an idle candidate, else the least important one. False if there is none."""
         if self._reclaim(is_candidate):
             return True
         running = self._scheduler.running
@@ -111,10 +113,11 @@ class KvQuota:
 
     def list_used_blocks(self) -> list[int]:
         """Ids of the blocks whose content is of use: held by requests, or found by prefix."""
-        found = (self._pool.blocks[number] for number in self.list_pool_blocks())
+        found = (self._pool.blocks[block_id] for block_id in self.list_pool_blocks())
         return [b.block_id for b in found if b.ref_cnt > 0 or b.block_hash is not None]
 
     def drop_kv(self) -> None:
+        """Preempt all requests and empty the prefix cache."""
         while self._preempt_one(lambda request: True):
             pass
         self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
@@ -144,9 +147,6 @@ class KvQuota:
 # ---------------------------------------------------------------- called by the daemon
 
 
-log = logging.getLogger(__name__)
-
-
 def begin(core: Any) -> dict[str, Any]:
     """Answer the first call to a started engine: its view, and its worker's KV memory."""
     start_stages.end()
@@ -165,7 +165,7 @@ def view(core: Any) -> dict[str, Any]:
 def set_quota(core: Any, blocks: int) -> int:
     """Set the quota and return it. Without memory for a larger one it stays as it was."""
     kv = core.scheduler.kv
-    if core.scheduler.pause_state is not PauseState.PAUSED_ALL:  # else `restore` claims the memory
+    if core.scheduler.pause_state is not PauseState.PAUSED_ALL:  # if paused, `restore` claims it
         shortage = _claim(core, kv.list_returning(blocks))
         if shortage is not None:
             log.warning("no memory for %d KV blocks (%s): keeping %d", blocks, shortage, kv.quota)
@@ -177,8 +177,7 @@ def set_quota(core: Any, blocks: int) -> int:
 
 def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
     """Pause the engine, save its KV and release all KV memory. Returns the bytes saved. If `keep`
-    is false or saving fails, the KV is dropped, and computed again later. folder, to_file: see
-    `worker.SaveArea.save`."""
+    is false or saving fails, the KV is computed again later. folder, to_file: see `SaveArea`."""
     kv = core.scheduler.kv
     core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
     core.scheduler.drafts.count_offloaded()
@@ -196,8 +195,8 @@ def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
 
 def restore(core: Any) -> int:
     """Undo `offload`. Returns the bytes loaded. If memory is short, the quota becomes smaller.
-    Raises SystemExit if it is too short for one request, or if the device fails: the daemon then
-    restarts the engine."""
+    Raises SystemExit, so that the daemon restarts the engine, if even one request does not fit or
+    the device fails."""
     kv = core.scheduler.kv
     try:
         while (shortage := _claim(core, kv.list_pool_blocks())) is not None:

@@ -27,8 +27,7 @@ _ranges: list[KvRange] = []  # one for each engine that this process had; outsid
 
 
 class _Backing(TorchFunctionMode):
-    """Lets vLLM's own function lay the layers out in our tensor, which it gets from its one call of
-    `torch.zeros`."""
+    """Gives our tensor to vLLM's own function in its only call of `torch.zeros`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()

@@ -36,7 +36,8 @@ class KvMemory:
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:
-        """Raises EngineError if the model runner is of the wrong kind, or its KV is not ours."""
+        """Return `mechanism` (see `Pages`) and `block_bytes`. Raises EngineError if the model
+        runner is of the wrong kind, or its KV is not ours."""
         start_stages.end()
         check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
@@ -67,8 +68,8 @@ class KvMemory:
 
 
 SPARE_FACTOR = 2
-"""KV is saved in host memory if this many times its size is free, else in a file: what others have
-left is then at least as large as the copy."""
+"""KV is saved in host memory if this many times its size is free, else in a file. So other programs
+have at least as much left as the copy takes."""
 CHUNK_BLOCKS = 64
 """Blocks of a layer that are copied at once. Chosen by hand: more need more memory for the copy and
 go longer without a sign of life, fewer need more calls."""
@@ -86,8 +87,8 @@ class SaveArea:
     def save(
         self, layers: Sequence[torch.Tensor], block_ids: Sequence[int], folder: Path, to_file: bool
     ) -> int:
-        """Returns the bytes copied. folder: for the file. to_file: use one in any case. Raises
-        OSError if the file can't be written. Nothing is saved then."""
+        """Copy these blocks, and return the bytes copied. Raises OSError if the file can't be
+        written: nothing is saved then. folder: of the file. to_file: always use a file."""
         self.clear()
         self._ids = tuple(block_ids)
         saved_bytes = len(block_ids) * count_block_bytes(layers)

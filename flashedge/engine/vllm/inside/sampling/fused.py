@@ -1,8 +1,8 @@
 """Draws the token of each row in one Triton kernel: temperature, top-k, top-p, noise and argmax.
 
 The kernel draws the tokens of its naive twin (`naive`) and never makes the host wait. One program
-works on one row, so what else is in the batch changes nothing. It reads the row once, and some
-three times more where top-k or top-p is set.
+works on one row, so what else is in the batch changes nothing. It reads the row once, some three
+times more where top-k or top-p is set, and up to 32 times more where both are.
 
 Float64 is slow on consumer cards. So the noise is first computed in float32, within `TOLERANCE` of
 `naive.draw_gumbel`. A token that leads by more than twice the tolerance has won. If the race is
@@ -23,8 +23,8 @@ import triton.language as tl
 from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 
 BLOCK = 2048
-"""Tokens that a program works on at once, eight for each lane. Chosen by hand: with one each the
-loop takes longer than its work, and with eighty each the values do not fit the registers."""
+"""Tokens that a program works on at once, eight for each lane of `WARPS`. Chosen by hand: with one
+each the loop takes longer than its work, and with eighty the values do not fit the registers."""
 WARPS = 8
 
 TOLERANCE = tl.constexpr(5e-4)
@@ -91,8 +91,7 @@ def _mark_winner(logits, rows, stride, vocab, FIELDS: tl.constexpr, BLOCK: tl.co
 def _draw(row, vocab, temperature, low, high, bound, bound_id, BLOCK: tl.constexpr):
     """The token with the largest sum of logit and noise, the first of them if sums are equal.
 
-    Each lane keeps its best token and the second best sum, so that the lanes meet only once.
-    """
+    Each lane keeps its best token and the second best sum, so that the lanes meet only once."""
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     second = tl.full((BLOCK,), float("-inf"), tl.float32)
     place = tl.zeros((BLOCK,), tl.int32)
@@ -140,8 +139,7 @@ def _measure(
 ):
     """Returns how many tokens are ahead of a bound, their mass, and the mass of all top-k tokens.
 
-    A mass is a probability times a factor that is the same for all tokens of the row.
-    """
+    A mass is a probability times a factor that is the same for all tokens of the row."""
     ahead = tl.zeros((BLOCK,), tl.int32)
     mass = tl.zeros((BLOCK,), PRECISION)
     above = tl.zeros((BLOCK,), tl.int32)
@@ -174,8 +172,7 @@ def _find_peak(row, vocab, temperature, BLOCK: tl.constexpr):
 def _find_kth(row, vocab, temperature, peak, k, BLOCK: tl.constexpr):
     """Find a value that k logits reach and fewer exceed, by bisection over all float32 values.
 
-    `_order` maps them to integers in the same order.
-    """
+    `_order` maps them to integers in the same order."""
     least = -2139095041 + k * 0  # minus infinity's integer, of the type of k
     most = _order(peak).to(tl.int64)
     while least < most:

@@ -22,8 +22,7 @@ FIELDS = 5
 
 @dataclass(slots=True)
 class SampledRow:
-    """How the next token of a request is drawn. A top_k of 0, a top_p of 1 and a min_p of 0 exclude
-    nothing."""
+    """How the next token of a request is drawn. top_k 0, top_p 1 and min_p 0 exclude nothing."""
 
     seed: int
     temperature: float
@@ -42,7 +41,7 @@ class SampledRow:
 
 
 IndexedRow = tuple[int, SampledRow]
-"""A row and its index in the batch."""
+"""The index of a row in the batch, and the row."""
 
 
 def pack_rows(sampled: Sequence[IndexedRow], device: torch.device) -> torch.Tensor:

@@ -26,8 +26,7 @@ TOLERANCE = 5e-4
 _ROUNDING = 2.0**-20
 """Bounds the relative rounding error of a sum of logit and noise, some 2**-23."""
 SPAN = 19.5
-"""More than the largest noise minus the smallest: -log(-log(u)) lies in (-2.82, 16.64) for the u of
-`naive.draw_gumbel`."""
+"""More than the largest noise minus the smallest: `naive.draw_gumbel` lies in (-2.82, 16.64)."""
 
 Hashes = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -113,9 +112,10 @@ _count_in_vllm = logprobs.batched_count_greater_than
 
 
 def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Stand in for vLLM's count, whose sum over booleans takes a CPU longer than log-probabilities.
+    """Stand in for vLLM's count, which sums booleans: on a CPU that is slower than a log-softmax.
     x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
     if x.device.type != "cpu":
         return _count_in_vllm(x, values)
     pairs = zip(x.numpy(), values.numpy(), strict=True)
-    return torch.tensor([np.count_nonzero(row >= value) for row, value in pairs])
+    counts = [np.count_nonzero(row >= value) for row, value in pairs]
+    return torch.tensor(counts, dtype=torch.int64)
