@@ -26,15 +26,13 @@ app = typer.Typer(help="Show and change the settings.", no_args_is_help=True, ep
 
 
 def complete_key(incomplete: str) -> list[str]:
-    return [s.name for s in _settable() if s.name.startswith(incomplete)]
+    return [s.name for s in _list_settable() if s.name.startswith(incomplete)]
 
 
 T = TypeVar("T")
 Key = Annotated[
     str,
-    Argument(
-        metavar="KEY", help="A setting, as `config show` lists it.", autocompletion=complete_key
-    ),
+    Argument(metavar="KEY", help="A name that `config show` lists.", autocompletion=complete_key),
 ]
 
 
@@ -44,7 +42,7 @@ def show(
         str | None,
         Argument(
             metavar="[KEY]",
-            help="Tell what this setting means. Left out: list all.",
+            help="Explain this setting. Without KEY all are listed.",
             autocompletion=complete_key,
         ),
     ] = None,
@@ -67,7 +65,7 @@ def show(
         (s.name, _format_value(s, values[s.name].value), _name_source(values[s.name]))
         for s in list_settings()
     ]
-    output.print_table(("setting", "value", "source"), rows, "no settings")
+    output.print_table(("setting", "value", "source"), rows, "")
     output.note("What a setting means: flashedge config show KEY")
 
 
@@ -119,7 +117,7 @@ def set_value(
     else:
         parsed = setting.parse(value, "the command")
         kept = setting.write(parsed)
-        if setting.kind in ("size", "features"):
+        if setting.kind in ("size", "features") or kept is None:  # None is "auto"
             kept = value  # as the user wrote it
         elif isinstance(parsed, bool | int | float):
             kept = parsed
@@ -158,15 +156,15 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting whose present or old name is `key`. Raises ConfigError."""
-    name = key.replace(".", "_", 1)
+    """Find a setting by its name. An old name is accepted, with a note. Raises ConfigError."""
+    name = key.replace(".", "_", 1)  # a key in a former table, such as clusters.model
     name = find_new_name(name) if name in OLD_SETTINGS else name
-    for setting in _settable():
+    for setting in _list_settable():
         if name == setting.name:
             if name != key:
                 output.note(f"{key} is an old name: the setting is {name} now")
             return setting
-    close = find_nearest(name, [s.name for s in _settable()])
+    close = find_nearest(name, [s.name for s in _list_settable()])
     hint = f"did you mean {close}?" if close else "list them: flashedge config show"
     raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 
@@ -186,6 +184,7 @@ def _edit_file(file: Path, change: Callable[[Any], T]) -> T:
         file = file.resolve()  # a link stays a link
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".toml.new")
+        new.unlink(missing_ok=True)
         new.touch(mode=0o600)  # it may hold a key
         new.write_text(tomlkit.dumps(document), encoding="utf-8")
         new.replace(file)
@@ -198,7 +197,7 @@ def _edit_file(file: Path, change: Callable[[Any], T]) -> T:
         raise ConfigError(f"can't write {file}: {error.strerror}") from error
 
 
-def _settable() -> list[Setting]:
+def _list_settable() -> list[Setting]:
     return [s for s in list_settings() if s.is_in_file]
 
 

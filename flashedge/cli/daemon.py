@@ -6,6 +6,8 @@ import collections
 import os
 import sys
 import time
+from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -32,15 +34,11 @@ def up(
     port: Annotated[
         int | None, Option(metavar="N", help="Port to listen on.", show_default="8642")
     ] = None,
-    foreground: Annotated[
-        bool, Option("--foreground", help="Run in this terminal until ctrl-c.")
-    ] = False,
+    foreground: Annotated[bool, Option("--foreground", help="Run here until ctrl-c.")] = False,
     install: Annotated[
         bool, Option("--install", help="Let systemd start it now, at login, and when it fails.")
     ] = False,
-    uninstall: Annotated[
-        bool, Option("--uninstall", help="Undo --install, and stop the daemon.")
-    ] = False,
+    uninstall: Annotated[bool, Option("--uninstall", help="Stop it and undo --install.")] = False,
     wait: Annotated[bool, Option(help="Wait until the daemon is ready.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +82,7 @@ def up(
         process = None
         output.note(f"installed {unit.install(config, given)}")
         daemon_control.wait_held(config)
-        output.note("It starts when you log in; at boot too after: loginctl enable-linger")
+        output.note("It starts when you log in. To start it at boot: loginctl enable-linger")
     else:
         process = daemon_control.start(config, given)
     if not wait:
@@ -137,9 +135,7 @@ def unload(as_json: Json = False) -> None:
 
 
 def logs(
-    follow: Annotated[
-        bool, Option("--follow", "-f", help="Keep printing new lines until ctrl-c.")
-    ] = False,
+    follow: Annotated[bool, Option("--follow", "-f", help="Print new lines, too.")] = False,
     lines: Annotated[
         int, Option("--lines", "-n", metavar="N", min=0, help="Print the last N lines.")
     ] = 50,
@@ -155,17 +151,29 @@ def logs(
     if not path.exists():
         raise DaemonError(f"there is no log at {path}", hint="start the daemon: flashedge up")
     file = path.open(encoding="utf-8", errors="replace")
-    for line in collections.deque(file, maxlen=lines):
-        output.say(line.removesuffix("\n"))
-    while follow:  # until interrupted
-        is_rotated = path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino
-        if line := file.readline():
+    try:
+        for line in collections.deque(file, maxlen=lines):
             output.say(line.removesuffix("\n"))
-        elif is_rotated:  # and the old file is read to its end
-            file.close()
-            file = path.open(encoding="utf-8", errors="replace")
-        else:
-            time.sleep(0.2)
+        while follow:  # until interrupted
+            is_over = _is_over(path, file)
+            if line := file.readline():
+                output.say(line.removesuffix("\n"))
+            elif is_over:
+                file.close()
+                file = path.open(encoding="utf-8", errors="replace")
+            else:
+                time.sleep(0.2)
+    finally:
+        file.close()
+
+
+def _is_over(path: Path, file: TextIOWrapper) -> bool:
+    """Whether the log goes on in a new file at `path`, or was emptied, so that it begins again."""
+    if not path.exists():
+        return False
+    now, descriptor = path.stat(), file.fileno()
+    is_emptied = now.st_size < os.lseek(descriptor, 0, os.SEEK_CUR)
+    return is_emptied or now.st_ino != os.fstat(descriptor).st_ino
 
 
 def tui() -> None:

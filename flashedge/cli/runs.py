@@ -35,9 +35,7 @@ Examples:
   flashedge runs rm --cancelled
 """
 app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True, epilog=EXAMPLES)
-RunId = Annotated[
-    str, Argument(metavar="RUN", help="The run's id from `runs ls`, or the start of it.")
-]
+RunId = Annotated[str, Argument(metavar="RUN", help="An id from `runs ls`, or its beginning.")]
 
 
 def _connect() -> Any:
@@ -55,9 +53,7 @@ def ls(
         str | None,
         Option(metavar="STATUS", help=f"Only these: queued, running, {', '.join(OVER)}."),
     ] = None,
-    before: Annotated[
-        str | None, Option(metavar="RUN", help="Only runs older than this one.")
-    ] = None,
+    before: Annotated[str | None, Option(metavar="RUN", help="Only runs before RUN.")] = None,
     grep: Annotated[
         str | None,
         Option(
@@ -84,7 +80,7 @@ def ls(
     again = ["flashedge", "runs", "ls"]
     again += [] if status is None else ["--status", status]
     again += [] if grep is None else ["--grep", grep]
-    is_part = before is not None or len(again) > 3
+    is_part = any(given is not None for given in (before, status, grep))
     output.print_lines(columns, rows, "there is no such run" if is_part else "no runs yet")
     if page.get("has_more"):
         output.note(f"There are more: {shlex.join([*again, '--before', ids[-1]])}")
@@ -212,7 +208,7 @@ def verify(run: RunId, as_json: Json = False) -> None:
 
 
 def _repeat(client: Any, run: str) -> tuple[str, list[Any]]:
-    """Run it again: (the id of the repetition, its events). An interrupt cancels the repetition.
+    """Repeat a run: (the id of the repetition, its events). An interrupt cancels the repetition.
 
     Raises the error of a repetition that fails, and Conflict for one that is cancelled.
     """
@@ -241,13 +237,9 @@ def export(
     run: RunId,
     to: Annotated[
         Path | None,
-        Option(
-            "--output", "-o", metavar="FILE", help="Write to FILE (.jsonl or .html), not to stdout."
-        ),
+        Option("--output", "-o", metavar="FILE", help="Write to FILE (.jsonl or .html)."),
     ] = None,
-    html: Annotated[
-        bool, Option("--html", help="Write one page for a browser, with the tree.")
-    ] = False,
+    html: Annotated[bool, Option("--html", help="Write a page with the tree.")] = False,
     force: Annotated[bool, Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a run as JSON lines: the run's object, then its numbered events."""
@@ -299,7 +291,7 @@ def rm(
     min_age_s = parse_age(older_than) if older_than is not None else 0.0
     with _connect() as client:
         if runs:
-            ids = [find_run(client, run) for run in runs]
+            ids = list(dict.fromkeys(find_run(client, run) for run in runs))
         else:
             before = time.time() - min_age_s
             statuses = ("cancelled",) if cancelled else OVER
@@ -320,7 +312,8 @@ def parse_age(text: str) -> float:
     """The seconds of `30m`, `12h`, `7d` or `4w`. Raises RequestError."""
     units = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
     number, unit = text[:-1], text[-1:]
-    if unit not in units or not (number.isascii() and number.isdigit() and len(number) < 7):
+    is_number = number.isascii() and number.isdigit()
+    if unit not in units or not is_number or len(number) > 6:  # else it might overflow
         raise errors.RequestError(
             f"--older-than is {text!r}; it must be a number and m, h, d or w",
             hint="for example --older-than 7d",
@@ -330,7 +323,7 @@ def parse_age(text: str) -> float:
 
 
 def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
-    """All events of a run that is over. Those of an interrupted run lack the terminal one."""
+    """(number, event) pairs of a run that is over. An interrupted run has no terminal event."""
     try:
         yield from client.events(run)
     except errors.RunInterrupted:

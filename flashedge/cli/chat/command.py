@@ -42,9 +42,7 @@ def chat(
     seed: Annotated[
         int | None, Option(metavar="N", min=0, help="The same seed gives the same answers.")
     ] = None,
-    system: Annotated[
-        str | None, Option(metavar="TEXT", help="A system message for the model.")
-    ] = None,
+    system: Annotated[str | None, Option(metavar="TEXT", help="The system message.")] = None,
     temperature: Annotated[
         float | None, Option(metavar="X", help="Sampling temperature; 0 is greedy.")
     ] = None,
@@ -62,12 +60,8 @@ def chat(
     resume: Annotated[
         bool, Option("--continue", "-c", help="Go on with the last conversation, or with ID.")
     ] = False,
-    no_save: Annotated[
-        bool, Option("--no-save", help="Keep nothing of this conversation.")
-    ] = False,
-    listing: Annotated[
-        bool, Option("--list", help="List the conversations that are kept.")
-    ] = False,
+    no_save: Annotated[bool, Option("--no-save", help="Keep nothing of this chat.")] = False,
+    listing: Annotated[bool, Option("--list", help="List the kept conversations.")] = False,
 ) -> None:
     """Talk to the generator, or let a search with the verifier answer.
 
@@ -127,7 +121,7 @@ def list_chats(chats: SavedChats) -> None:
         except ConfigError as error:
             rows.append((path.stem, None, None, None, str(error)))
             continue
-        age = format_duration(time.time() - (turns[-1].at if turns else path.stat().st_mtime))
+        age = format_duration(time.time() - turns[-1].at) if turns else None
         first = turns[0].message if turns else None
         rows.append((path.stem, age, len(turns), opening.pair, first))
     columns = ("id", "age", "turns", "pair", "first message")

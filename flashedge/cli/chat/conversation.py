@@ -1,7 +1,7 @@
 """One conversation: its messages, its commands, and how the next message is answered and shown.
 
 On a terminal a line stands between turns, and replies are shown as Markdown. Elsewhere replies are
-raw text. From the second turn on, the turn's number and its message stand above the reply.
+raw text, each but the first below its turn's number and message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
@@ -21,7 +20,7 @@ from flashedge.cli.solve.result import follow_run, print_figures, warn_about
 from flashedge.cli.solve.strategy_flags import parse_strategy_flags
 from flashedge.client.words import format_count
 from flashedge.config import Config
-from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.errors import ConfigError, FlashEdgeError, RequestError, StoreError
 from flashedge.literal import PieceJoiner, join_surrogates, show_in_line
 from flashedge.types import MAX_SEED, Message
 
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LEAST_PAUSE_S = 0.1
-"""Least time between two drawings of a reply that grows."""
+"""Least time between two drawings of a reply that grows. Chosen by hand: with a second the text
+would come in jumps, and nobody sees more than ten drawings a second."""
 DRAWING_SHARE = 0.2
 """Largest share of the time that drawing may take: a long reply is drawn less often."""
 COMMANDS = """\
@@ -61,7 +61,8 @@ class Conversation:
         options: Mapping[str, Any],
     ) -> None:
         """chats: where the conversation is kept; None keeps nothing. resumed: an earlier
-        conversation that goes on, with the search of its last turn."""
+        conversation that goes on, with the search of its last turn. is_single_turn: whether the
+        model sees only the newest message. options: fields of each request; None is left out."""
         self._client = client
         self._pair = pair
         self._chats = chats
@@ -83,7 +84,7 @@ class Conversation:
             "search": self.set_search,
             "seed": self.set_seed,
             "tree": self.show_tree,
-            "new": self.forget,
+            "new": self.start_anew,
             "help": lambda _: output.say(COMMANDS),
         }
         for turn in resumed.turns if resumed else ():
@@ -120,17 +121,18 @@ class Conversation:
         if not message.startswith("/"):
             is_typed = sys.stdin.isatty()
             number = next(self._numbers)
-            with show_turn(number, self.prompt, message, is_typed=is_typed), _go_on():
+            with show_turn(number, self.prompt, message, is_typed=is_typed), _print_errors():
                 self._answer(message)
             return
         name, _, rest = message[1:].partition(" ")
-        with _go_on():
+        with _print_errors():
             run = self._commands.get(name)
             if run is None:
                 raise RequestError(f"there is no command /{name}", hint="/help lists the commands")
             run(rest.strip())
 
     def set_search(self, text: str) -> None:
+        """Run `/search TEXT`, or only show the search. Raises NotFound, RequestError."""
         if text in ("off", "none"):
             self._search = None
         elif text:
@@ -149,14 +151,14 @@ class Conversation:
 
     def show_tree(self, _: str = "") -> None:
         if self._last is None:
-            raise RequestError("no search yet", hint="type /search beam-16, then a question")
+            raise RequestError("there is no search yet", hint="type /search beam-16 and a question")
         from flashedge.cli.solve.live_tree import render
         from flashedge.client.run_view import build_view
 
         console = output.stdout()
         console.print(render(build_view(self._last), width=console.width))
 
-    def forget(self, _: str = "") -> None:
+    def start_anew(self, _: str = "") -> None:
         self._messages = list(self._start)
         self._last = None
         if self._saved is not None:
@@ -181,6 +183,8 @@ class Conversation:
                 except KeyboardInterrupt:
                     message = ""
                     output.note("")
+                except UnicodeDecodeError as error:
+                    raise ConfigError("can't read standard input: not UTF-8 text") from error
                 if message:
                     yield message
 
@@ -210,7 +214,7 @@ class Conversation:
         pieces = self._client.chat(messages, model=self._pair, seed=self._seed, **self._options)
         thoughts = PieceJoiner()
         finish, has_thought = None, False
-        with contextlib.closing(pieces), grow_reply() as grow:
+        with contextlib.closing(pieces), stream_reply() as grow:
             for piece in pieces:
                 if piece.reasoning:
                     has_thought = True
@@ -223,7 +227,7 @@ class Conversation:
         if finish == "length":
             output.note("The answer reached the most tokens that it may have and was cut.")
         reply = join_surrogates("".join(texts))
-        print_boxed(reply)
+        print_reply_answer(reply)
         return reply
 
     def _run_search(self, messages: list[Message]) -> tuple[str, str]:
@@ -248,7 +252,7 @@ class Conversation:
             output.note("/tree shows the tree")
         if result.get("answer") is not None:
             warn_about(result)
-            print_boxed(reply, result["answer"])
+            print_reply_answer(reply, result["answer"])
         return reply, str(result.get("id"))
 
     def _save(self, turn: Turn) -> None:
@@ -270,7 +274,7 @@ class Conversation:
 
 
 @contextlib.contextmanager
-def _go_on() -> Iterator[None]:
+def _print_errors() -> Iterator[None]:
     """Print the error or interrupt that ends the block, and go on."""
     try:
         yield
@@ -281,7 +285,7 @@ def _go_on() -> Iterator[None]:
 
 
 def _parse_search(text: str) -> dict[str, Any]:
-    """The fields of a request. Raises NotFound, RequestError."""
+    """The fields of a request for a search such as `beam-16`. Raises NotFound, RequestError."""
     strategy, n = parse_strategy_flags(text, None)
     return {"strategy": strategy} | ({"n": n} if n is not None else {})
 
@@ -317,8 +321,8 @@ def print_reply(text: str) -> None:
     output.stdout().print("", render_markdown(text), "", sep="\n")
 
 
-def print_boxed(reply: str, answer: str | None = None) -> None:
-    """Print the answer below the reply, on a terminal only. None prints the reply's boxed one."""
+def print_reply_answer(reply: str, answer: str | None = None) -> None:
+    """Print a reply's answer below it, on a terminal only. None looks for it in the reply."""
     from flashedge.answers.extraction import extract_answer
 
     answer = extract_answer(reply) if answer is None else answer
@@ -327,8 +331,8 @@ def print_boxed(reply: str, answer: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def grow_reply() -> Iterator[Callable[[str], None]]:
-    """Print a reply while it comes: yields a function to call with each piece of the reply.
+def stream_reply() -> Iterator[Callable[[str], None]]:
+    """Print a reply while it is generated. Yields a function to call with each piece of it.
 
     A terminal shows the end of the reply as it grows, and all of it when it is over or stopped.
     """
@@ -400,7 +404,7 @@ class _GrowingReply:
 CONTINUATION = "… "
 FENCE = '"""'
 MAX_HISTORY = 1000
-"""Typed lines that later chats can recall."""
+"""Typed lines that later chats can recall. Chosen by hand: a tenth of it may not last a day."""
 
 
 def read_message(prompt: str) -> str:
@@ -425,7 +429,7 @@ def read_message(prompt: str) -> str:
 def _read_line(prompt: str) -> str:
     if not sys.stdin.isatty():
         return input()
-    if not sys.stdout.isatty():  # where replies go; `input` would write the prompt there, too
+    if not sys.stdout.isatty():  # `input` would write the prompt among the replies
         output.stderr().print(prompt, end="")
         return input()
     return input(prompt)
@@ -433,15 +437,15 @@ def _read_line(prompt: str) -> str:
 
 @contextlib.contextmanager
 def edit_lines(config: Config, *, is_kept: bool) -> Iterator[None]:
-    """Edit lines on a terminal, and recall those of earlier conversations. is_kept: whether later
-    ones may recall the lines of this one."""
+    """Let a terminal edit lines, and recall those of earlier conversations. is_kept: whether later
+    conversations may recall the lines that are typed now."""
     if not sys.stdin.isatty():
         yield
         return
     import readline
 
     readline.parse_and_bind("set enable-bracketed-paste on")
-    file: Path = config.state_dir / "chat_history"
+    file = config.state_dir / "chat_history"
     with contextlib.suppress(OSError):
         readline.read_history_file(file)
     readline.set_history_length(MAX_HISTORY)

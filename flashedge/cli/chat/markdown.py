@@ -4,8 +4,7 @@ Answers here are mostly mathematics, so a mark counts only where it can't be a p
 headings, lists, rules, tables, fences, `code`, and **bold** around whole words. All else stays as
 it was written: `2*3*4`, `x_1`, `\(x\)`, `> 5`, the number of a list's item, and a line's end.
 
-No mark acts on the terminal, either: links, images, HTML and entities stay text, and code is not
-highlighted.
+Links, images, HTML and entities stay text, and code is not highlighted.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ _WORD = re.compile(r"\w+")
 
 
 def render_markdown(text: str) -> RenderableType:
-    """The text as something that rich prints. The text stays as it is if a word of it would be
-    lost, as where a table's row has more cells than its head."""
+    """The text for rich to print: as Markdown, unless that would lose a word of it, as where a
+    table's row has more cells than its head."""
     text = show_literally(text)
     shown = _Markdown(text)
     return shown if _WORD.findall(text) == _WORD.findall(shown.words) else Text(text)
 
 
 def _read_bold(state: StateInline, silent: bool) -> bool:
-    """The parser's rule for stars: two that stand outside words mark bold, all others are text."""
+    """The parser's rule for stars: pairs around whole words mark bold, all others are text."""
     from markdown_it.rules_inline.state_inline import Delimiter
 
     if silent or state.src[state.pos] != "*":

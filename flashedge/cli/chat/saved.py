@@ -19,7 +19,7 @@ from flashedge.files.journal import open_locked, sync_folder, write_at_end
 from flashedge.literal import format_json
 
 _SUFFIX = ".jsonl"
-_OPTIONAL = ("system", "search", "run")
+_OPTIONAL = ("system", "search", "run")  # fields that may be None
 K = TypeVar("K", "Opening", "Turn")
 
 
@@ -38,16 +38,16 @@ class Turn:
     message: str
     reply: str
     search: str | None = None
-    """The search that found the reply, as `/search` takes it. None: plain generation."""
+    """The search that found the reply, as `/search` takes it. None stands for no search."""
     run: str | None = None
-    """The id of the search's run."""
+    """The id of the search's run, or None."""
     at: float
     """When the reply was whole, in unix seconds."""
 
 
 class SavedChat:
-    """A conversation and its file. The file is created with the first turn, and locked from then
-    on, or from `resume` on, until `close`."""
+    """A conversation and its file. The first `add` creates the file. It is locked from then on, or
+    from `resume` on, until `close`."""
 
     def __init__(self, path: Path, opening: Opening, turns: list[Turn] | None = None) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class SavedChat:
         try:
             opening, turns, num_bytes = read_chat(path)
             chat = cls(path, opening, turns)
-            file.truncate(num_bytes)
+            file.truncate(num_bytes)  # without a line that a crash cut off
         except BaseException:
             file.close()
             raise
@@ -103,19 +103,17 @@ class SavedChat:
     def _create(self) -> FileIO:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.touch(mode=0o600, exist_ok=False)  # a conversation is its owner's alone
-        file = open_locked(self.path)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.path.unlink)
+            file = undo.enter_context(open_locked(self.path))
             write_at_end(file, _encode(self.opening))
             sync_folder(self.path)
-        except OSError:
-            self.path.unlink()
-            file.close()
-            raise
+            undo.pop_all()
         return file
 
 
 class SavedChats:
-    """The conversations in a state folder. Those that were used last are kept."""
+    """The conversations in a state folder, of which the last `keep_chats` are kept."""
 
     def __init__(self, config: Config) -> None:
         self.folder = config.state_dir / "chats"
@@ -134,9 +132,9 @@ class SavedChats:
         return [path for _, path in sorted(found, reverse=True)]
 
     def find(self, given: str | None) -> Path:
-        """The file of the conversation whose id begins with `given`. None: of the last one used.
+        """The file of the conversation whose id begins with `given`. None finds the last one used.
 
-        Raises NotFound, RequestError where several ids begin so, and StoreError.
+        Raises NotFound, RequestError for several, and StoreError.
         """
         paths = {path.stem: path for path in self.list()}
         if given is not None:
@@ -155,8 +153,8 @@ class SavedChats:
 
 
 def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
-    """What the turns share, the turns, and the bytes of all whole lines. Raises ConfigError naming
-    a damaged line, and StoreError."""
+    """(what the turns share, the turns, the length of all whole lines in bytes). Raises ConfigError
+    naming a damaged line, and StoreError."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -178,7 +176,7 @@ def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
 
 
 def _parse(kind: type[K], given: Any) -> K:
-    """Raises TypeError for a field that is missing or has a wrong type."""
+    """Build `kind` from a line. Raises TypeError if a field is missing or has a wrong type."""
     made = kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
     for name, value in asdict(made).items():
         is_missing = value is None and name in _OPTIONAL

@@ -42,6 +42,7 @@ _WORKING = {
     "kernels": "vLLM's compiled kernels can be loaded",
     "triton": "Triton can launch its kernels",
 }
+"""What is said of each part of the CUDA build that works, by `CardVerdict.name`."""
 SETUP = "bash scripts/setup.sh"
 Found = str | Check
 """What a check finds. A text is the detail of a check that found nothing wrong."""
@@ -104,7 +105,7 @@ def run_checks() -> Iterator[Check]:
     except FlashEdgeError as error:
         yield Check("configuration", BAD, str(error), hint=error.hint)
         return
-    missing = "" if config.config_file.exists() else " (no such file: defaults)"
+    missing = "" if config.config_file.exists() else " (no such file, so the defaults apply)"
     yield Check("configuration", GOOD, f"{config.config_file}{missing}")
     yield _run("memory", _check_memory)
     holder = find_holder(config)
@@ -179,7 +180,7 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
             gpu = Check("gpu", WARNING, detail, hint=f"{SETUP} --cuda")
     yield gpu
     found = list(find_warnings(cards, psutil.virtual_memory().total))
-    detail = "; ".join(found) or "not throttled, no display on it"
+    detail = "; ".join(found) or "not throttled, no display"
     if any(card.is_lost for card in cards):
         hint = "if it is lost again, check its power and its slot; see `sudo dmesg | grep -i xid`"
         yield Check("gpu state", BAD, detail, hint=hint)
@@ -197,7 +198,7 @@ def _judge_no_card(reason: str) -> Check:
 
 
 def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
-    """A check of which programs hold memory of the cards, without the pids `own`. There is none
+    """Check which programs, apart from the pids `own`, hold memory of the cards. Yields nothing
     where no card answers. `nvml` replaces NVML."""
     from flashedge.profiler import ProfileError
     from flashedge.profiler.card_watch import describe_user, read_card_users
@@ -262,7 +263,7 @@ def _check_disk(config: Config) -> str:
     at = next(p for p in (config.state_dir, *config.state_dir.parents) if p.exists())
     free = shutil.disk_usage(at).free
     detail = f"{format_size(free)} free under {at}"
-    if free < 1 << 29:
+    if free < 1 << 29:  # chosen by hand: enough for logs and runs of the next days
         raise ConfigError(detail, hint="free some disk space")
     return detail
 
@@ -279,8 +280,8 @@ def _check_models(config: Config) -> str:
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
-    first, second = (resolve_model(model, config) for model in (pair.generator, pair.verifier))
-    return f"pair {pair.name}: {first}, {second}"
+    folders = [str(resolve_model(model, config)) for model in (pair.generator, pair.verifier)]
+    return f"pair {pair.name}: {', '.join(folders)}"
 
 
 def _check_calibrations(config: Config) -> Check:
@@ -333,19 +334,18 @@ def check_kv_memory(config: Config) -> str:
 
 
 def judge_profile(found: Profile) -> Found:
-    """The profile's figures, as a warning if they are far below the data sheet or the device was
-    slowed."""
+    """The profile's figures; a warning if they are far below the data sheet, or with warnings."""
     from flashedge.cli.profile import format_rate
     from flashedge.profiler.gpu import compare_with_sheet
 
     peaks = [f"{format_rate(v, 'FLOP/s')} {dtype}" for dtype, v in found.gemm_flops_per_s.items()]
     memory = f"{format_rate(found.bytes_per_s, 'B/s')} memory"
-    figures, is_slow = [", ".join([*peaks, memory]) + f" ({found.made_at[:10]})"], False
+    figures = [f"{', '.join([*peaks, memory])} ({found.made_at[:10]})"]
+    is_slow = False
     if found.kind == "cuda":
         card = found.fingerprint["device"].partition(" (")[0]
-        compared = compare_with_sheet(
-            card, found.gemm_flops_per_s.get("bfloat16"), found.bytes_per_s
-        )
+        flops_per_s = found.gemm_flops_per_s.get("bfloat16")
+        compared = compare_with_sheet(card, flops_per_s, found.bytes_per_s)
         if compared is not None:
             shown, is_slow = compared
             figures.append(f"of the data sheet: {shown}")

@@ -34,19 +34,19 @@ from flashedge.sizes import format_size, parse_size
 
 
 def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> Iterator[Check]:
-    """A check for each thing that the pair needs, and the verdict last. gpu, nvml: as for
-    `find_place`, which raises, too.
+    """A check for each thing that the pair needs, and the verdict last.
 
-    Raises NotFound for an unknown pair, CheckpointError for a pair of unknown shape.
+    gpu, nvml: see `find_place`. Raises like it, NotFound for an unknown pair, and CheckpointError
+    for a pair of unknown shape.
     """
     pair = find_pair(name, config)
     place = find_place(gpu, config, nvml)
 
-    def measured(sequences: int) -> Any:
+    def find_here(sequences: int) -> Any:
         """What the engines took here, which counts only for this machine's cards."""
         return find_measured(pair, config, sequences) if place.is_measured else None
 
-    need = find_need(pair, config, place, measured)
+    need = find_need(pair, config, place, find_here)
     for card, _ in place.cards:
         yield _check_memory(card)
     weights = f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
@@ -68,7 +68,7 @@ def _check_layout(place: Place) -> Iterator[Check]:
     else:
         return
     if max(counts) > 1:
-        detail += "; an engine on several cards has not run on cards yet"
+        detail += "; FlashEdge has not run an engine on several cards yet"
     yield Check("cards", GOOD, detail)
 
 
@@ -105,17 +105,17 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
         hint = suggest(pair, load_pairs(config).values(), place, config)
         return Check("fit", BAD, f"{pair.name} does not fit: {lack}", hint=hint)
     left, most = need.sum_rooms(place), pair.max_path_tokens
-    longest = need.count_paths(place, most)
+    num_paths = need.count_paths(place, most)
     rooms = " + ".join(format_size(room) for room, _ in need.find_rooms(place))
     detail = (
         f"{pair.name} fits: {rooms} are left for KV, enough"
-        f" for {longest} paths of {most:,} tokens that share nothing"
+        f" for {num_paths} paths of {most:,} tokens that share nothing"
     )
     explicit = sum(size or 0 for size in find_explicit(pair, config))
     if explicit > left:
         detail += f"; but its KV sizes are set to {format_size(explicit)}"
         return Check("fit", WARNING, detail, hint="leave kv_bytes unset, so that it is planned")
-    if longest >= USUAL_PATHS:
+    if num_paths >= USUAL_PATHS:
         return Check("fit", GOOD, detail)
     detail += "; wider searches of long paths must compute some KV again"
     hint = "paths of a tree share most of their KV; `flashedge simulate` shows what is lost"
@@ -130,7 +130,7 @@ def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
     or else the first is the generator's and the second the verifier's. None stands for this
     machine's cards, shared out by the settings, or else for its RAM.
 
-    Raises NotFound for an unknown card, ConfigError for settings that name a card that isn't there.
+    Raises NotFound for an unknown card, ConfigError for settings that do not fit the cards.
     """
     if gpu is None:
         try:
@@ -143,15 +143,16 @@ def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
     (card,) = cards
     with contextlib.suppress(EngineError, ConfigError):
         here = read_place(config, nvml)
-        if isinstance(here, CardMemory) and here.count == 1:  # both engines run on it
-            return here if here.name.removeprefix("NVIDIA ") == card.name else card
+        is_one_card = isinstance(here, CardMemory) and here.count == 1
+        if is_one_card and here.name.removeprefix("NVIDIA ") == card.name:
+            return here
     return card
 
 
 def _build_card(name: str) -> CardMemory:
     """An idle card by its name or its memory. Raises NotFound."""
     size = parse_size(name)
-    if size is not None and not name.isdigit():
+    if size is not None and size > 0 and not name.isdigit():  # "4090" is a name
         return build_idle_card("a card", size)
     _, card = find_known_card(name)
     return build_idle_card(card.sheet, card.memory_bytes)
@@ -161,7 +162,7 @@ def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
     """Put the engines on `cards`, which the settings number from 0."""
     given = config.devices
     chosen = (("0",), ("1",)) if given == (None, None) else (given[0] or ("0",), given[1] or ("0",))
-    first, second = (_choose(cards, names) for names in chosen)
+    first, second = (_find_numbers(cards, names) for names in chosen)
     if set(first) & set(second) and set(first) != set(second):
         raise ConfigError(
             "the engines share some of their cards, but not all",
@@ -177,7 +178,7 @@ def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
     return SeparateCards(generator=generator, verifier=verifier)
 
 
-def _choose(cards: tuple[CardMemory, ...], names: tuple[str, ...]) -> tuple[int, ...]:
+def _find_numbers(cards: tuple[CardMemory, ...], names: tuple[str, ...]) -> tuple[int, ...]:
     numbers = tuple(int(name) for name in names if name.isdecimal() and int(name) < len(cards))
     if len(numbers) < len(names):
         raise ConfigError(

@@ -29,6 +29,9 @@ EPILOG = """\
   flashedge score --input solutions.jsonl --output scores.jsonl
 """
 
+USUAL_JOBS = 4
+"""Lines in flight. Chosen by hand: with one the verifier idles between two requests; with many, a
+chat's own scores wait behind them."""
 _TEXTS = ("solution", "steps")
 _HINT = 'each line is an object like {"problem": "What is 12 + 7?", "solution": "It is 19."}'
 
@@ -69,17 +72,14 @@ def score(
     ] = None,
     target: command.Output = None,
     jobs: Annotated[
-        int | None, command.batch_option(metavar="N", help="Lines in flight.", show_default="4")
+        int | None,
+        command.batch_option(metavar="N", help="Lines in flight.", show_default=str(USUAL_JOBS)),
     ] = None,
     retry_failed: Annotated[
         bool,
-        command.batch_option(
-            "--retry-failed", help="Score again the lines of --output that have an error."
-        ),
+        command.batch_option("--retry-failed", help="Score the failed lines of --output again."),
     ] = False,
-    as_json: Annotated[
-        bool, Option("--json", help="Print the answer of /v1/score as JSON.")
-    ] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the API's answer as JSON.")] = False,
 ) -> None:
     """Score each step of a solution, and the whole of it, with the pair's verifier.
 
@@ -97,7 +97,7 @@ def score(
             source,
             target,
             config,
-            jobs=4 if jobs is None else jobs,
+            jobs=USUAL_JOBS if jobs is None else jobs,
             priority=priority,
             program=program,
             retry_failed=retry_failed,
@@ -106,7 +106,7 @@ def score(
         return
     check_unused(output=target, jobs=jobs, retry_failed=retry_failed)
     texts = list(solutions or ())
-    if file is not None:
+    if file is not None:  # so the first argument is a solution
         texts = texts if problem is None else [problem, *texts]
         problem = command.read_problem(None, file)
     elif problem is None:
@@ -123,7 +123,7 @@ def score(
             hint="flashedge score PROBLEM SOLUTION, or flashedge score PROBLEM < FILE",
             param="solution",
         )
-    texts = texts or [sys.stdin.read()]
+    texts = texts or [command.read_text(None)]
     solution = texts[0] if len(texts) == 1 else texts
     body: dict[str, Any] = {"problem": problem, "solution": solution, **settings}
     if priority is not None:
@@ -246,7 +246,7 @@ async def _score_record(
     """
     from flashedge.client import follow
 
-    fields = record.fields
+    fields = {name: value for name, value in record.fields.items() if name != "error"}
     texts = {name: fields[name] for name in ("problem", *_TEXTS) if fields.get(name) is not None}
     try:
         found = await follow.retry(lambda: client.score({**settings, **texts}), follow.UNATTENDED)

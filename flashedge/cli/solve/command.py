@@ -128,7 +128,7 @@ def solve(
         search_option(
             "--deterministic/--no-deterministic",
             help="Give the same tree, to the bit, no matter what else runs, also where the"
-            " kernels' results depend on it. No --deadline, no boosting, no baseline.",
+            " kernels' results depend on it. Excludes --deadline, boosting and the baseline.",
             show_default="the setting deterministic_searches",
         ),
     ] = None,
@@ -139,7 +139,9 @@ def solve(
     temperature: Annotated[
         float | None,
         sampling_option(
-            metavar="X", help="Sampling temperature; 0 is greedy.", show_default="the pair's, 0.8"
+            metavar="X",
+            help="Sampling temperature; 0 is greedy.",
+            show_default="the pair's, or 0.8",
         ),
     ] = None,
     thinking: Annotated[
@@ -178,7 +180,7 @@ def solve(
     source: Annotated[
         Path | None,
         batch_option(
-            "--input", metavar="FILE", help="Solve many problems: JSON lines with the key problem."
+            "--input", metavar="FILE", help="Solve many: JSON lines with the key problem."
         ),
     ] = None,
     target: Output = None,
@@ -193,18 +195,17 @@ def solve(
         bool, batch_option("--retry-failed", help="Solve the failed problems of --output again.")
     ] = False,
     tree: Annotated[
-        bool, output_option("--tree", help="Leave the whole tree below, not only the best path.")
+        bool,
+        output_option("--tree", help="Print the whole tree at the end, not only the best path."),
     ] = False,
-    as_json: Annotated[
-        bool, output_option("--json", help="Print the run's object as JSON.")
-    ] = False,
+    as_json: Annotated[bool, output_option("--json", help="Print the run as JSON.")] = False,
     quiet: Annotated[bool, output_option("--quiet", "-q", help="Print only the answer.")] = False,
 ) -> None:
     """Solve a problem by verifier-guided search.
 
     The answer is printed on stdout, the growing tree and then the best path on stderr.
 
-    Without an answer stdout stays empty, and the exit code is 1.
+    Without an answer the exit code is 1, and stdout stays empty, unless --json is given.
     """
     strategy, n = flags.parse_strategy_flags(strategy, n)
     given = {
@@ -270,17 +271,17 @@ def read_problem(problem: str | None, file: Path | None) -> str:
             hint="flashedge solve 'TEXT', flashedge solve --file FILE, or flashedge solve < FILE",
             param="problem",
         )
+    text = read_text(file) if problem is None or problem == "-" else problem
+    if not text.strip():
+        raise RequestError("the problem is empty; give some text", param="problem")
+    return text.strip()
+
+
+def read_text(file: Path | None) -> str:
+    """The text of the file, or of standard input for None. Raises StoreError, ConfigError."""
     try:
-        if file is not None:
-            text = file.read_text(encoding="utf-8")
-        elif problem == "-":
-            text = sys.stdin.read()
-        else:
-            text = problem or ""
+        return sys.stdin.read() if file is None else file.read_text(encoding="utf-8")
     except OSError as error:
         raise StoreError(f"can't read {file or 'standard input'}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"can't read {file or 'standard input'}: not UTF-8 text") from error
-    if not text.strip():
-        raise RequestError("the problem is empty; give some text", param="problem")
-    return text.strip()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 from flashedge.cli.output import note
@@ -17,7 +18,7 @@ REQUEST_FIELDS = {
     "min_step_tokens": "least tokens of a step by the rule entropy (the pair's)",
     "max_step_tokens": "most tokens of a step (the pair's)",
     "max_steps": "most steps of a path (40)",
-    "judge": "what the verifier sees: steps, or only the answer after the thinking",
+    "judge": "what the verifier sees: steps, or answer, the text after the thinking (steps)",
     "top_p": "sample from the likeliest tokens of this total probability (1)",
     "top_k": "sample from the N likeliest tokens; 0 is off (0)",
     "baseline": "true: the stock loop, without optimizations, for comparison",
@@ -25,7 +26,7 @@ REQUEST_FIELDS = {
     "early_exit.thresholds.NAME": "least certainty at which to stop, by measure: entropy, reward",
     "early_exit.detect": "paths, rollouts or probes before certainty is first measured",
 }
-"""Fields of a request that have no flag, and what they mean."""
+"""Fields of a request that have no flag, what they mean, and in brackets their defaults."""
 _OLD_FLAGS = {
     **{f"--{name.replace('_', '-')}": name for name in REQUEST_FIELDS if "." not in name},
     "--exit-policy": "early_exit.policy",
@@ -84,17 +85,23 @@ def build_fields(assignments: list[str] | None, early_exit: bool | None) -> dict
 
 
 def parse_assignments(given: list[str] | None) -> dict[str, Any]:
-    """{"c": 0.5} of ["c=0.5"]. A value is JSON, or else text. Raises RequestError."""
+    """{"c": 0.5} of ["c=0.5"]. A value is JSON, or else text. Raises RequestError for another form
+    and for a number that is too large."""
     found: dict[str, Any] = {}
     for item in given or []:
         name, equals, value = item.partition("=")
         if not name or not equals:
             raise RequestError(f"--set {item!r} is not NAME=VALUE", param="options")
         try:
-            found[name] = json.loads(value, parse_constant=str)
+            parse_float = partial(_parse_float, name)
+            found[name] = json.loads(value, parse_float=parse_float, parse_constant=str)
         except ValueError:
             found[name] = value
     return found
+
+
+def _parse_float(name: str, text: str) -> float | None:
+    return check_finite(name, float(text))
 
 
 def translate_old_flags(args: list[str]) -> list[str]:

@@ -381,7 +381,7 @@ def scorer(monkeypatch: Patch) -> ScoreDaemon:
 
 @pytest.fixture
 def scores(tmp_path: Path, cli: Cli, scorer: ScoreDaemon) -> Folder:
-    first = {"problem": PROBLEM, "solution": [RIGHT, WRONG], "label": 1}
+    first = {"problem": PROBLEM, "solution": [RIGHT, WRONG], "label": 1, "error": "of another call"}
     second = {"id": "b", "problem": PROBLEM, "steps": ["So 19."]}
     return Folder(tmp_path, cli, "score", first, second)
 

@@ -70,7 +70,7 @@ def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaem
         ("/seed x", "seed is 'x'"),
         ("/seed ²", "seed is '²'"),
         (f"/seed {'9' * 5000}", "seed is '999"),
-        ("/tree", "no search yet"),
+        ("/tree", "there is no search yet"),
         ("/search !", "no strategy '!'"),
         ("/search beem-4", "did you mean 'beam'?"),
         ("/search beam-9999", "n is 9999; it must be an integer in [1, 1024]"),

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from flashedge.cli import connection
+from flashedge.cli.daemon import _is_over
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.ps import describe_kernels, describe_replays, print_programs
 from flashedge.config import load_config
@@ -66,6 +67,7 @@ def test_help_imports_nothing_slow_and_no_dashboard(cli: Cli) -> None:
         ("solve p --strategy Beam!", "no strategy 'Beam!'"),
         ("solve p --strategy beem-4", "did you mean 'beam'?"),
         ("solve p --no-early-exit --detect 2", "--no-early-exit contradicts detect"),
+        ("solve p --set c=[1e999]", "c is inf; it must be a finite number"),
         ("solve p -n four", "error: --n is 'four'; it must be an integer\n"),
         ("solve p --seed 1.5", "--seed is '1.5'; it must be an integer"),
         ("solve p --temperature x", "--temperature is 'x'; it must be a number"),
@@ -240,6 +242,20 @@ def test_a_closed_pipe_is_exit_141(command: str) -> None:
     assert not [word for word in ("Traceback", "Exception") if word in said]
 
 
+def test_a_log_that_was_emptied_or_replaced_begins_again(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.out"
+    path.write_text("one\n")
+    with path.open() as file:
+        assert (file.read(), _is_over(path, file)) == ("one\n", False)
+        os.truncate(path, 0)
+        assert _is_over(path, file)
+    with path.open() as file:
+        path.rename(tmp_path / "daemon.out.1")
+        assert not _is_over(path, file)
+        path.write_text("two\n")
+        assert _is_over(path, file)
+
+
 def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     stub = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
     monkeypatch.setattr(daemon_control.start, "__defaults__", (None, stub))
@@ -279,7 +295,7 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     (kept,) = [line for line in shown.splitlines() if "12 + 7 = 19." in line]
     assert ("● 0.90" in kept, "+1 node below" in kept, "boxed" in shown) == (True, True, False)
     assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
-    assert "removed run-1" in cli("runs", "rm", "run-1").err
+    assert cli("runs", "rm", "run-1", "run-1").err == "removed run-1\n"
     rules = {"0": "0; it must be at least 1", "9999": "9999; it must be at most 1000"}
     for limit, rule in {**rules, "x": "'x'; it must be an integer"}.items():
         done = cli("runs", "ls", "--limit", limit)

@@ -106,6 +106,7 @@ def test_an_old_name_sets_its_part_of_the_setting(cli: Cli, file: Path) -> None:
     [
         ("kv_bytes", "512MiB,auto", (512 << 20, None)),
         ("devices", "0+1,2", (("0", "1"), ("2",))),
+        ("devices", "auto", (None, None)),
         ("max_request_bytes", "64MiB", 64 << 20),
         ("idle_timeout_s", "600", 600.0),
         ("batch_invariant", "true", True),

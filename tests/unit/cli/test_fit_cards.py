@@ -53,7 +53,7 @@ def test_the_settings_place_the_engines_on_named_cards(home: Path) -> None:
     found = check(configure(home, "0,1", "0,1"), TWO)
     assert found["fit"].verdict == GOOD
     assert "7.1 GiB generator, 6.6 GiB verifier (on each card)" in found["weights"].detail
-    assert "has not run on cards yet" in found["cards"].detail
+    assert "has not run an engine on several cards" in found["cards"].detail
     place: Any = find_place("24GiB,12GiB,12GiB", configure(home, "1,2", "0"), NONE)
     assert (place.generator.count, place.generator.memory_bytes) == (2, 12 << 30)
     assert (place.verifier.count, place.verifier.memory_bytes) == (1, 24 << 30)
@@ -74,6 +74,7 @@ def test_cards_that_dont_go_together_are_refused(home: Path) -> None:
         ("0,1", "1", TWO, "share some of their cards"),
         ("0", "2", TWO, "--gpu names 2 cards"),
         (None, None, "rtx4090,gtx1", "no card that FlashEdge knows"),
+        (None, None, "-8GiB", "no card that FlashEdge knows"),
         ("0,1,2", "0,1,2", "24GiB,24GiB,24GiB", "can't be spread over 3 cards"),
     ):
         with pytest.raises((ConfigError, NotFound), match=problem):

@@ -115,7 +115,7 @@ def test_the_key_is_passed(
 def test_a_small_context_and_a_model_without_tools_are_told(cli: Cli) -> None:
     done = cli("launch", "claude", "--print")
     told = " ".join(done.err.split())
-    assert "Claude Code opens with 12,000 tokens or more; bundled takes 1,024: it will be" in told
+    assert "12,000 tokens or more, and will be refused: bundled takes 1,024" in told
     assert "Use qwen-1.5b+skywork-1.5b (16,384) or qwen-7b+skywork-1.5b (16,384), or raise" in told
     fits = cli("launch", "qwen", "--pair", "qwen3-4b-thinking-fp8+skywork-1.5b", "--print")
     assert (fits.code, fits.err) == (0, "")
@@ -154,7 +154,7 @@ def test_a_version_that_was_not_tried(cli: Cli, daemon: FakeDaemon, tmp_path: Pa
         ("cluade", "codex, opencode, aider, qwen"),
         ("claude --model nosuch", "there is no pair 'nosuch'"),
         ("claude --model bundled:bema-4", "bema"),
-        ("claude --model bundled:beam-4 --search beam-8", "contradict each other"),
+        ("claude --model bundled:beam-4 --search beam-8", "contradicts --search beam-8"),
         ("claude --model qwen-1.5b+skywork-1.5b", "flashedge models pull qwen-1.5b+skywork-1.5b"),
         ("claude --search mcts-4", "it answers as bundled:beam, bundled:best_of_n"),
     ],

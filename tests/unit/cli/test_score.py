@@ -44,6 +44,9 @@ def test_a_solution_on_standard_input_and_the_daemons_answer_as_json(
     assert cli("score", PROBLEM, "So 19.").code == 0
     asked = [body["solution"] for body in daemon.bodies("/v1/score")]
     assert asked == [RIGHT, "So 19."], "a single solution is no list"
+    for command in (("score", PROBLEM), ("chat", "--no-save")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff\n"), "utf-8"))
+        cli.ends(2, "can't read standard input: not UTF-8 text", *command)
 
 
 def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: Path) -> None:
