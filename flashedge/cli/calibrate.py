@@ -1,4 +1,4 @@
-"""`calibrate`: find early exits that keep accuracy, from problems with known answers."""
+"""`calibrate`: find a rule for early exits that keeps accuracy, from problems with answers."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
     from flashedge.certainty.calibration import Choice, Comparison
     from flashedge.certainty.policies import Rule
     from flashedge.files.problems import LabelledProblem
+    from flashedge.plots import Series
     from flashedge.runtime.records.recordings import Recording
     from flashedge.runtime.request.calibrations import Calibration
 
-Series = Mapping[str, Sequence[tuple[float, float]]]
 COLUMNS = (
     "",
     "accuracy",
-    "of full",
+    "full accuracy",
     "difference, 95 %",
     "loss at most",
     "tokens",
-    "of full",
+    "full tokens",
     "saved",
 )
 LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 MAX_N = 256
-"""Largest `-n`. Chosen by hand: each of the 299 or more problems costs this many whole paths."""
+"""Largest `-n`. Chosen by hand: the 299 problems that a loss of 0.01 takes cost 76,544 paths."""
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30
@@ -56,9 +56,7 @@ def calibrate(
     strategy: Annotated[
         str, Option(metavar="NAME", help="The strategy that is to stop early, as for `solve`.")
     ] = "self_consistency",
-    n: Annotated[
-        int | None, Option("--n", "-n", metavar="N", help="Paths at full compute.")
-    ] = None,
+    n: Annotated[int | None, Option("--n", "-n", metavar="N", help="Paths of a full run.")] = None,
     max_loss: Annotated[
         float,
         Option(
@@ -67,11 +65,10 @@ def calibrate(
         ),
     ] = 0.01,
     policy: Annotated[
-        str | None, Option(metavar="NAME", help="static, every_5 or every_step.")
+        str | None,
+        Option(metavar="NAME", help="When to check: static (once), every_5 or every_step."),
     ] = None,
-    limit: Annotated[
-        int | None, Option(metavar="N", min=1, help="Use only the first N problems.")
-    ] = None,
+    limit: Annotated[int | None, Option(metavar="N", min=1, help="Most problems to use.")] = None,
     from_runs: Annotated[
         bool, Option("--from-runs", help="Use stored runs of these problems; solve none.")
     ] = False,
@@ -166,7 +163,7 @@ def calibrate(
         if saved is not None:
             output.say(f"wrote {saved}")
         elif choice.rule is None:
-            output.say("no rule qualifies: runs keep their full length, and nothing was written")
+            output.say("no rule qualifies: runs keep their full length, and no rule was saved")
     if better is not None and outcome == "kept_stored":
         raise Conflict(
             f"the stored calibration stays: it was made on {better.num_problems} problems and"
@@ -179,6 +176,7 @@ def calibrate(
 def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
     """The strategy's name and its n at full compute. Raises NotFound, RequestError."""
     from flashedge.runtime.request.strategies import find_defaults
+    from flashedge.runtime.request.validation import USUAL_PATHS
     from flashedge.search.catalog import parse_strategy
 
     name, suffix = parse_strategy(strategy)
@@ -186,7 +184,7 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
         raise RequestError(f"--strategy {strategy} and -n {n} contradict each other", param="n")
     is_chain = name == "probed_cot"
     given = suffix if n is None else n
-    count = find_defaults(name).get("n", 16) if given is None else given
+    count = find_defaults(name).get("n", USUAL_PATHS) if given is None else given
     if is_chain and count != 1:
         raise RequestError("probed_cot is one chain", hint="leave -n out", param="n")
     if not is_chain and not 2 <= count <= MAX_N:
@@ -202,11 +200,8 @@ def _check_enough(count: int, max_loss: float) -> None:
     if count >= needed:
         return
     more = f"give {needed - count} more"
-    larger = 0.05
-    if max_loss < larger:
-        more += (
-            f", or allow a larger loss: --max-loss {larger} needs {count_needed_problems(larger)}"
-        )
+    if max_loss < 0.05:
+        more += f", or allow a larger loss: --max-loss 0.05 needs {count_needed_problems(0.05)}"
     raise RequestError(
         f"{format_count(count, 'distinct problem')} {'is' if count == 1 else 'are'} too few:"
         f" it takes {needed} to show that at most {max_loss:.1%} of accuracy is lost",
@@ -234,8 +229,8 @@ def _collect_runs(
         served = find_pair(pair or client.status()["pair"], config)
         fingerprint = fingerprint_pair(served, config)
         if from_runs:
-            # Runs don't store the fingerprint of the pair's files and options, so those count that
-            # were made after the last change of either.
+            # Runs don't store the pair's fingerprint. It is still the same for those that were made
+            # after the last change of the pair's files and options.
             changes = [file.stat().st_mtime for file in list_files(config)]
             since = max(find_last_change_s(served, config), *changes)
             found = read_stored_runs(client, served.name, strategy, n, since, problems)
@@ -244,21 +239,26 @@ def _collect_runs(
             if watched := find_watched_options(strategy, n):
                 settings["options"] = watched
             found = run_problems(problems, settings, f"{fingerprint} {digest}", config)
-    return served.name, fingerprint, keep_comparable(found, f"{strategy}-{n} on {served.name}")
+    if not found:
+        told = "leave out --from-runs, or solve the problems with --no-early-exit"
+        raise RequestError(
+            f"there is no run of {strategy}-{n} on {served.name} at full compute",
+            hint=told if from_runs else "a message above says of each problem why",
+        )
+    return served.name, fingerprint, keep_comparable(found)
 
 
 def run_problems(
-    problems: Sequence[LabelledProblem], settings: Mapping[str, Any], work: str, config: Config
+    problems: Sequence[LabelledProblem], settings: Mapping[str, Any], inputs: str, config: Config
 ) -> tuple[Recording, ...]:
     """Run each problem once at full compute, or find the run of an earlier call in the store.
 
-    settings: the request's fields. work: identifies a run, together with the settings and the
-    problem's index, so that the same call finds it again. A problem that fails is reported and left
-    out. Raises DaemonError, EngineError, RequestError when the runs can't continue; finished runs
-    are kept.
+    settings: the request's fields. inputs: names the models and problems; a later call with equal
+    settings and inputs finds the runs again. A problem that fails is reported and left out. Raises
+    DaemonError, EngineError, RequestError when the runs can't continue; finished runs are kept.
     """
     found: dict[int, Recording] = {}
-    identity = repr((sorted(settings.items()), work))
+    identity = repr((sorted(settings.items()), inputs))
     key = "calibrate-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
         asyncio.run(_solve(problems, settings, key, config, found))
@@ -272,8 +272,7 @@ def run_problems(
 def read_stored_runs(
     client: Any, pair: str, strategy: str, n: int, since: float, problems: Sequence[LabelledProblem]
 ) -> tuple[Recording, ...]:
-    """The newest stored run at full compute of each problem. Runs created before `since`, in unix
-    seconds, are left out."""
+    """The newest stored run of each problem at full compute, from `since` on (unix seconds)."""
     from flashedge.cli.runs import find_runs, load_events
     from flashedge.runtime.records.recordings import build_recording
 
@@ -292,18 +291,13 @@ def read_stored_runs(
     return tuple(found.values())
 
 
-def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, ...]:
-    """The largest group of runs with the same settings. Raises RequestError without runs."""
+def keep_comparable(found: Sequence[Recording]) -> tuple[Recording, ...]:
+    """The largest group of runs with the same settings. found: at least one run."""
     counted = Counter(json.dumps(one.settings, sort_keys=True) for one in found)
-    if not counted:
-        raise RequestError(
-            f"there is no run of {what} at full compute with a known answer",
-            hint="leave out --from-runs, or solve the problems with --no-early-exit",
-        )
     most = counted.most_common(1)[0][0]
     kept = tuple(one for one in found if json.dumps(one.settings, sort_keys=True) == most)
     if len(kept) < len(found):
-        output.note(f"{len(found) - len(kept)} of {len(found)} runs have other options: left out")
+        output.note(f"left out {len(found) - len(kept)} of {len(found)} runs: their options differ")
     return kept
 
 
@@ -365,7 +359,7 @@ async def _solve(
 
         try:
             with show_bar("recording", len(problems), unit="runs") as advance:
-                # One more than run at once: it waits in the queue, so that no slot idles.
+                # The run of the additional worker waits in the queue, so that no slot idles.
                 await run_workers(config.max_running + 1, record, problems)
         except asyncio.CancelledError:
             await attempts.cancel_open()
@@ -377,7 +371,8 @@ def print_choice(
 ) -> None:
     """Print the rule and its figures on stdout, and the plot and advice on stderr.
 
-    usual: how the strategy's uncalibrated rule fares. stored: an earlier calibration, if better.
+    usual: how the strategy's uncalibrated rule fares. stored: an earlier calibration that is
+    better, if there is one.
     """
     from flashedge.plots import draw_text_plot
 
@@ -387,7 +382,7 @@ def print_choice(
         f" at most {max_loss:.1%} of accuracy may be lost"
     )
     series = build_frontier(choice)
-    if sum(map(len, series.values())) > 2:
+    if sum(map(len, series.values())) > 2:  # full compute and the chosen rule are always there
         width = min(100, shutil.get_terminal_size().columns)
         output.note(draw_text_plot(series, **LABELS, width=width, height=18))
     output.say(f"rule: {describe_rule(choice.rule)}")
@@ -399,7 +394,7 @@ def print_choice(
         compared[f"smaller cap: n {cap}"] = smaller
     compared["uncalibrated"] = usual
     rows = [_format_row(name, describe_comparison(one)) for name, one in compared.items()]
-    if stored is not None and stored.loss_bound is not None:
+    if stored is not None:
         name = f"stored ({stored.num_problems} problems)"
         rows.append(_format_row(name, stored.provenance["chosen"]))
     output.print_table(COLUMNS, rows, "")
@@ -422,8 +417,8 @@ def describe_rule(rule: Rule | None) -> str:
 
 
 def build_frontier(choice: Choice) -> Series:
-    """Points of (tokens of a run, accuracy): of all runs cut at one n (even), of the rules that no
-    other rule beats, and of the chosen rule."""
+    """The plot's points (tokens of a run, accuracy). even: of all runs cut at one n, and of full
+    compute. rules: of those that no other rule beats. chosen: of the chosen rule."""
     chosen = choice.comparison
     return {
         "even": [(p.tokens, p.accuracy) for p in choice.even]
@@ -434,7 +429,7 @@ def build_frontier(choice: Choice) -> Series:
 
 
 def describe_comparison(found: Comparison) -> dict[str, Any]:
-    """A comparison as calibrations keep it."""
+    """A comparison as a calibration stores it."""
     return {
         "accuracy_before": found.full_accuracy,
         "accuracy_after": found.accuracy,

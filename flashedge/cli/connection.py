@@ -27,7 +27,7 @@ def connect_ready(config: Config, *, program: str | None = None) -> Any:
 
     if daemon_control.find_daemon(config) is None:
         if find_holder(config) is None:
-            renew_profile(config)
+            renew_profile(config)  # the starting daemon reads it
         with show_start() as show:
             daemon_control.ensure(config, on_state=show)
     else:

@@ -96,8 +96,8 @@ def find_agent(name: str) -> Agent:
 
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
-    """Claude Code prefers the variables of its settings.json to its environment's, so they go into
-    `--settings` as well, which it prefers to both. The key stays out of it: `ps` shows options."""
+    """In Claude Code `--settings` overrides settings.json, which overrides the environment. So the
+    variables go into `--settings`, too, but not the key: `ps` shows options."""
     shown = {
         "ANTHROPIC_BASE_URL": endpoint.url,
         "ANTHROPIC_API_KEY": "",  # else the user's own key would be sent, too
@@ -139,7 +139,7 @@ def _point_codex(endpoint: Endpoint) -> Pointers:
 
 def _point_opencode(endpoint: Endpoint) -> Pointers:
     tokens = endpoint.context_tokens
-    limit = {"context": tokens, "output": tokens // 4}
+    limit = {"context": tokens, "output": tokens // 4}  # agents' prompts are longer
     models = {name: {"name": name, "limit": limit} for name in (endpoint.model, endpoint.pair)}
     config = {
         "model": f"flashedge/{endpoint.model}",
@@ -160,9 +160,9 @@ def _point_aider(endpoint: Endpoint) -> Pointers:
     return Pointers(
         variables={"OPENAI_API_KEY": endpoint.api_key or NO_KEY},
         options=(
-            *("--openai-api-base", f"{endpoint.url}/v1"),  # a project's .env replaces variables
-            *("--model", f"openai/{endpoint.model}"),
-            *("--weak-model", f"openai/{endpoint.pair}"),
+            f"--openai-api-base={endpoint.url}/v1",  # a project's .env replaces variables
+            f"--model=openai/{endpoint.model}",
+            f"--weak-model=openai/{endpoint.pair}",
             "--no-show-model-warnings",  # else it asks about models whose price it does not know
         ),
     )
@@ -234,7 +234,7 @@ def launch(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, Argument(metavar="ARGUMENTS", help="The agent's own, after `--`.")
+        list[str] | None, Argument(metavar="ARGUMENTS", help="Arguments of the agent, after `--`.")
     ] = None,
     model: Annotated[
         str | None,
@@ -269,9 +269,7 @@ def launch(
     chosen = find_agent(agent)
     name, _, named = (model or "").partition(":")
     if named and search is not None and named != search:
-        raise RequestError(
-            f"--model {model} and --search {search} contradict each other", param="search"
-        )
+        raise RequestError(f"--model {model} contradicts --search {search}", param="search")
     search = named or search
     strategy, _ = parse_strategy_flags(search, None)
     config = load_config({"pair": name or None})
@@ -324,7 +322,7 @@ def launch(
 
 
 def _check_version(agent: Agent, path: str) -> None:
-    """Warn of a version that was not tried, unless it differs from one only by its patch number."""
+    """Warn if neither this version nor another patch of its minor version was tried."""
     try:
         told = subprocess.run(
             [path, "--version"],
@@ -337,8 +335,7 @@ def _check_version(agent: Agent, path: str) -> None:
     except (OSError, subprocess.TimeoutExpired):
         told = ""
     found = _VERSION.search(told)
-    tried = [_VERSION.match(version) for version in agent.versions]
-    if found and found.groups() in [version.groups() for version in tried if version]:
+    if found and found.groups() in [_VERSION.findall(version)[0] for version in agent.versions]:
         return
     output.warn(
         f"{agent.title} {found[0] if found else 'of an unknown version'} was not tried with"
@@ -370,8 +367,8 @@ def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
     context, opening = pair.generator.max_model_len, agent.opening_tokens
     if context < opening:
         output.warn(
-            f"{agent.title} opens with {opening:,} tokens or more; {pair.name} takes {context:,}:"
-            f" it will be refused. {_suggest_pairs(agent, config)}"
+            f"{agent.title}'s first request has {opening:,} tokens or more, and will be refused:"
+            f" {pair.name} takes {context:,}. {_suggest_pairs(agent, config)}"
         )
     if agent.has_tools and pair.generator.tool_parser is None:
         output.warn(
@@ -386,9 +383,8 @@ def _suggest_pairs(agent: Agent, config: Config) -> str:
     fitting: dict[str, str] = {}
     for pair in load_pairs(config).values():
         model = pair.generator
-        if model.max_model_len > agent.opening_tokens and (
-            model.tool_parser or not agent.has_tools
-        ):
+        can_call = model.tool_parser is not None or not agent.has_tools
+        if can_call and model.max_model_len >= agent.opening_tokens:
             fitting.setdefault(model.source, f"{pair.name} ({model.max_model_len:,})")
     own = "raise max_model_len in a models.toml of your own, up to what the model was trained for"
     if not fitting:

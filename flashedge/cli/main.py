@@ -18,7 +18,7 @@ from flashedge.errors import RequestError
 from flashedge.literal import show_literally
 from flashedge.old_settings import OldSetting
 
-_show_any = warnings.showwarning
+_show_usual_warning = warnings.showwarning
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "int_parsing": lambda _: "an integer",
     "int_from_float": lambda _: "an integer",
@@ -89,7 +89,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any) 
     if category is OldSetting:
         output.warn(str(message))
     else:
-        _show_any(message, category, *where)
+        _show_usual_warning(message, category, *where)
 
 
 def run() -> None:
@@ -114,12 +114,10 @@ def main(argv: list[str] | None = None) -> int:
     options = given[: given.index("--")] if "--" in given else given
     try:
         return output.run_guarded(call, as_json="--json" in options) or code
-    except typer.Exit as leave:
-        return leave.exit_code
     except typer.Abort:
         return output.INTERRUPTED
     except SystemExit as leave:
-        if isinstance(leave.__context__, BrokenPipeError):  # click and rich end with 1
+        if isinstance(leave.__context__, BrokenPipeError):  # click and rich exit with 1 then
             return output.end_broken_pipe()
         return leave.code if isinstance(leave.code, int) else 1
     except Exception as error:

@@ -52,9 +52,7 @@ _SPARE_BYTES = 1 << 28
 """Disk space that a download leaves free. Chosen by hand: enough for logs and runs for a while."""
 _OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
 _OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
-Name = Annotated[
-    str, Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
-]
+Name = Annotated[str, Argument(metavar="NAME", help="A pair, or a model of `models show`.")]
 
 
 @app.command(name="ls")
@@ -107,12 +105,13 @@ def _format_missing(pair: dict[str, Any]) -> str:
 def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
     from flashedge.cli.doctor.fit import find_place
 
-    place, found = find_place(gpu, config), []
+    place = find_place(gpu, config)
+    found = []
     for pair in load_pairs(config).values():
         try:
             need = find_need(pair, config, place)
         except (CheckpointError, ConfigError):
-            continue  # of unknown shape until it is pulled, or not to be spread over the cards
+            continue  # its shape is unknown until it is pulled, or it can't be spread over cards
         if need.fits(place):
             paths = need.count_paths(place, pair.max_path_tokens)
             room = {"kv_bytes": need.sum_rooms(place), "paths": paths}
@@ -132,8 +131,8 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
 
 
 @app.command(name="show")
-def show(name: Name, as_json: Json = False) -> None:
-    """Show one pair: models, revisions, memory plan, defaults."""
+def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) -> None:
+    """Show one pair: its models, their revisions and folders, and its memory plan."""
     config = load_config()
     pair = find_pair(name, config)
     if as_json:
@@ -263,7 +262,7 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     if not _is_hub_reachable():
         kept = find_snapshot(hub, spec.source, spec.revision)  # of an earlier download
         if kept is None:
-            raise _unreachable(spec.source)
+            raise _explain_unreachable(spec.source)
         check_model(kept, spec)
         return kept
     _check_room(hub, spec.weights_bytes or 0)
@@ -288,7 +287,7 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     except OSError as error:
         raise _translate(error, hub) from error
     except Exception as error:
-        raise _unreachable(spec.source) from error
+        raise _explain_unreachable(spec.source) from error
     check_model(Path(folder), spec)
     return Path(folder)
 
@@ -366,29 +365,29 @@ def _find_in_folder(spec: ModelSpec, source: Path) -> Path:
     )
 
 
-def _check_room(hub: Path, needed: int) -> None:
+def _check_room(hub: Path, needed_bytes: int) -> None:
     at = next(p for p in (hub, *hub.parents) if p.exists())
     free = shutil.disk_usage(at).free
-    if free < needed + _SPARE_BYTES:
+    if free < needed_bytes + _SPARE_BYTES:
         raise ConfigError(
-            f"not enough disk under {at}: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} free",
+            f"not enough disk under {at}: {format_size(needed_bytes)} needed,"
+            f" {format_size(free)} free",
             hint="free some space, or choose another disk: flashedge config set cache_dir FOLDER",
         )
 
 
 def _translate(error: OSError, place: Path) -> ConfigError | DaemonError:
-    """The error to raise for one of the disk, or of the network: Python has one class for both."""
+    """The error to raise for an OSError, which may be a fault of the disk or of the network."""
     if error.errno == errno.ENOSPC:
         return ConfigError(f"no space left under {place}", hint=_OTHER_CACHE)
     # Only errors of the disk name a file.
     if error.filename or error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-        return ConfigError(
-            f"can't write {error.filename or place}: {error.strerror}", hint=_OTHER_CACHE
-        )
+        told = f"can't write {error.filename or place}: {error.strerror}"
+        return ConfigError(told, hint=_OTHER_CACHE)
     return DaemonError(f"the Hugging Face hub can't be reached: {error}", hint=_OFFLINE)
 
 
-def _unreachable(source: str) -> DaemonError:
+def _explain_unreachable(source: str) -> DaemonError:
     return DaemonError(f"can't download {source}: the hub can't be reached", hint=_OFFLINE)
 
 

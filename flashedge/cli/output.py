@@ -1,8 +1,7 @@
-"""What all commands print, results on stdout, messages and errors on stderr, and how they exit.
+"""How commands print results on stdout and messages on stderr, and how they exit.
 
 No text acts on the terminal: nothing is markup, and control characters are shown
-(`flashedge.literal`).
-Only data in a pipe is raw: an answer, a page.
+(`flashedge.literal`). Only data in a pipe is raw: an answer, a page.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ Json = Annotated[bool, Option("--json", help="Print JSON.")]
 NO_RESULT = FlashEdgeError.exit_code
 """The command ran but has no good result: no answer, a failed problem or check, no daemon."""
 
-INTERRUPTED = 130
-BROKEN_PIPE = 141
+INTERRUPTED = 130  # a shell's 128 + SIGINT
+BROKEN_PIPE = 141  # a shell's 128 + SIGPIPE
 
 EXIT_CODES: dict[int, str] = {
     0: "success",

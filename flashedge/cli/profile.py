@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one element, by dtype."""
-Line = list[tuple[float, float]]
+Line = list[tuple[float, float]]  # points (FLOP/byte, FLOP/s)
 DEVICE_PART = 0.25
 """Share of the progress bar for the device, near its share of the time; the rest is the models'."""
 
@@ -46,15 +46,11 @@ def profile(
         str | None,
         Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
     ] = None,
-    quick: Annotated[
-        bool, Option("--quick", help="Measure fewer points, in half a minute.")
-    ] = False,
+    quick: Annotated[bool, Option("--quick", help="Measure less, in half a minute.")] = False,
     if_needed: Annotated[
         bool, Option("--if-needed", help="Measure only if no stored profile fits this machine.")
     ] = False,
-    show: Annotated[
-        bool, Option("--show", help="Show the stored profile; measure nothing.")
-    ] = False,
+    show: Annotated[bool, Option("--show", help="Only show the stored profile.")] = False,
     plot: Annotated[
         Path | None, Option(metavar="FILE", help="Draw the roofline to FILE (.svg, .png).")
     ] = None,
@@ -83,7 +79,7 @@ def profile(
                 f"pair {chosen.name} has no profile that fits: {kept.why}",
                 hint="measure one: flashedge profile",
             )
-    measured = found is None
+    is_new = found is None
     if found is None:
         found = _measure_and_save(chosen, config, quick=quick)
     if plot is not None:
@@ -94,12 +90,12 @@ def profile(
     if as_json:
         output.print_json(found.to_json())
     else:
-        _print(found)
-    output.note(f"{'stored in' if measured else 'from'} {path}")
+        _print_profile(found)
+    output.note(f"{'stored in' if is_new else 'from'} {path}")
 
 
 def renew_profile(config: Config) -> None:
-    """Measure again before a daemon starts, if the pair's profile was made on something else.
+    """Measure again before a daemon starts, if what the pair's profile depends on has changed.
 
     A failure is only reported: a daemon can run without a profile.
     """
@@ -116,7 +112,7 @@ def renew_profile(config: Config) -> None:
 
 
 def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
-    """Raises DaemonError while a daemon runs, EngineError, StoreError."""
+    """Raises DaemonError if a daemon runs before or afterwards, EngineError, StoreError."""
     from flashedge.daemon.files import prepare_state_dir
     from flashedge.engine.profiles import locate_profile
     from flashedge.profiler.profile import save_profile
@@ -238,12 +234,11 @@ def _show_bar(terminal: TextIO) -> Iterator[Progress]:
         yield lambda share, what: progress.update(task, completed=share, description=what)
 
 
-def _print(found: Profile) -> None:
+def _print_profile(found: Profile) -> None:
     from flashedge.plots import draw_text_plot
 
-    output.say(
-        f"measured {found.made_at} on {found.fingerprint['device']}, in {found.wall_s:.0f} s"
-    )
+    device = found.fingerprint["device"]
+    output.say(f"measured {found.made_at} on {device}, in {found.wall_s:.0f} s")
     output.print_table(("device", "figure"), list_device_rows(found), "no figures")
     output.say()
     columns = ("fit", "overhead", "per sequence", "FLOP/s", "bytes/s", "error: median / p90")
@@ -251,15 +246,15 @@ def _print(found: Profile) -> None:
     output.say()
     lines, marks = build_roofline(found)
     logs = {name: [(log10(x), log10(y)) for x, y in line] for name, line in lines.items()}
-    x, y, width = "log10 FLOP/byte", "log10 FLOP/s", min(120, shutil.get_terminal_size().columns)
-    output.say(
-        draw_text_plot(logs, title="Roofline", x=x, y=y, width=width, height=24, marks=marks)
-    )
+    axes = {"x": "log10 FLOP/byte", "y": "log10 FLOP/s"}
+    width = min(120, shutil.get_terminal_size().columns)
+    output.say(draw_text_plot(logs, title="Roofline", **axes, width=width, height=24, marks=marks))
     for warning in found.warnings:
         output.note(f"! {warning}")
 
 
 def list_device_rows(profile: Profile) -> Iterator[tuple[str, str]]:
+    """(what was measured, its figure) of the device."""
     for dtype, flops_per_s in profile.gemm_flops_per_s.items():
         yield f"GEMM {dtype}", format_rate(flops_per_s, "FLOP/s")
     yield "memory, copy", format_rate(profile.bytes_per_s, "B/s")
@@ -290,6 +285,7 @@ def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
     has a roof from its measured peak. A point is a product of matrices or an engine step."""
     points: dict[str, Line] = {}
     for row in profile.device["gemm"]:
+        # A product of two n x n matrices takes 2 n^3 FLOP and moves three matrices.
         intensity = 2 * row["n"] / (3 * ELEMENT_BYTES[row["dtype"]])
         points.setdefault(f"GEMM {row['dtype']}", []).append((intensity, row["flops_per_s"]))
     for model in profile.models:

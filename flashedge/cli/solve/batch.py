@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchRecord, SheetJournal
 
-
 MAX_JOBS = 64
-"""Most problems in flight. More would gain nothing, and each holds a request to the daemon open."""
+"""Most problems in flight. Chosen by hand: each holds a request to the daemon open, and only
+`max_running` of their searches run at once."""
 NAME = "batch"
-"""The client's name at the daemon, which lets its clients take turns."""
+"""The name of the client, by which the daemon lets clients take turns."""
 
 
 def check_unused(**flags: object) -> None:
@@ -37,9 +37,7 @@ def check_unused(**flags: object) -> None:
     for name, value in flags.items():
         if value is not None and value is not False:
             flag = "--" + name.replace("_", "-")
-            raise RequestError(
-                f"{flag} needs --input", hint="add --input problems.jsonl", param=name
-            )
+            raise RequestError(f"{flag} needs --input", hint="add --input FILE", param=name)
 
 
 def solve_batch(
@@ -81,13 +79,13 @@ def solve_batch(
     with connect_ready(config) as client:
         settings = {"pair": client.status()["pair"], **settings}
 
-    async def similar(given: str, right: str) -> bool:
+    async def compare_texts(given: str, right: str) -> bool:
         return are_alike(given, right)
 
     async def solve() -> None:
         """Raises KeyboardInterrupt after an interrupt."""
         grader = MathGrader()
-        grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
+        grade = compare_texts if settings.get("answers") in ("text", "whole") else grader.equal
         connection = daemon_control.connect_async(config, name=NAME, program=program)
         async with connection as client:
             attempts = Attempts(
@@ -114,7 +112,7 @@ def solve_batch(
     items = [(problem.id, problem.text, problem.answer) for problem in problems]
     with SheetJournal(target, items, settings, BatchRecord) as journal:
         fill(journal, len(problems), solve, retry_failed=retry_failed)
-        _summary(journal, len(problems), budget, as_json=as_json)
+        _print_summary(journal, len(problems), budget, as_json=as_json)
         if journal.failed:
             raise typer.Exit(output.NO_RESULT)
 
@@ -230,7 +228,7 @@ class TokenSpeed:
         return (most - before) / (now_s - began_s) if now_s > began_s else 0.0
 
 
-def _summary(
+def _print_summary(
     journal: SheetJournal[BatchRecord], total: int, budget: Budget | None, *, as_json: bool
 ) -> None:
     """Print one line, or one object, on stdout."""

@@ -115,7 +115,7 @@ def _render_tree(view: RunView) -> Iterator[str]:
     def children(node: NodeId) -> list[NodeView | str]:
         return [view.nodes[child] for child in view.children.get(node, ())]
 
-    stack = children(ROOT)[::-1]
+    stack = children(ROOT)[::-1]  # nodes to draw, and end tags
     while stack:
         node = stack.pop()
         if isinstance(node, str):
@@ -134,8 +134,8 @@ def _render_tree(view: RunView) -> Iterator[str]:
         stack.extend(reversed(below))
 
 
-def _render_line(node: NodeView, best: bool) -> str:
-    star = "★ " if best else ""
+def _render_line(node: NodeView, is_best: bool) -> str:
+    star = "★ " if is_best else ""
     score = ""
     if node.score is not None:
         part = min(max(node.score, 0.0), 1.0)

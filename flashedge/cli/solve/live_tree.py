@@ -20,9 +20,9 @@ STYLES: Mapping[str, str] = {
 }
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_TREE_LINES = 4
-"""Lines of the tree that are shown even where the terminal has no room for them."""
+"""Lines of the tree that are shown even without room for them. Fewer would not show a branch."""
 _LEVELS_SHOWN = 16
-"""Levels whose scores are drawn, the last ones."""
+"""Most levels whose scores are drawn: the last ones, as many as fit into 80 columns."""
 
 
 def render(
@@ -128,13 +128,17 @@ def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
 
 
 def _draw_node(
-    view: RunView, line: TreeLine, width: int, chosen: bool, figures: run_figures.MctsFigures | None
+    view: RunView,
+    line: TreeLine,
+    width: int,
+    is_chosen: bool,
+    figures: run_figures.MctsFigures | None,
 ) -> Text:
     node = view.nodes[line.node]
     style = STYLES.get(node.status, "dim")
     text = Text(line.lead, style="dim", no_wrap=True, overflow="ellipsis")
-    text.append(f"{node.mark} ", style="bold green" if chosen else style)
-    text.append(_draw_bar(node.score) if node.score is not None else "       ")
+    text.append(f"{node.mark} ", style="bold green" if is_chosen else style)
+    text.append(_draw_bar(node.score) if node.score is not None else " " * 7)  # as wide as a bar
     if figures is not None:
         text.append(f" {figures.describe(node)}", style="dim")
     if len(line.members) > 1:
@@ -142,9 +146,9 @@ def _draw_node(
     if line.hidden:
         text.append(f" +{format_count(line.hidden, 'node')} below", style="dim")
     if node.ends_path and node.answer is not None:
-        text.append(f" → {show_in_line(node.answer)}", style="bold green" if chosen else "bold")
+        text.append(f" → {show_in_line(node.answer)}", style="bold green" if is_chosen else "bold")
     room = max(width - len(text.plain) - 2, 10)
-    return text.append(f" {_shorten_text(view, node, room)}", style="bold" if chosen else style)
+    return text.append(f" {_shorten_text(view, node, room)}", style="bold" if is_chosen else style)
 
 
 def _shorten_text(view: RunView, node: NodeView, room: int) -> str:
@@ -157,7 +161,7 @@ def _shorten_text(view: RunView, node: NodeView, room: int) -> str:
         tokens = format_count(count, "token") if count else "generating"
         tail = show_in_line(view.tails.get(node.id, ""))
         left = room - len(tokens) - 3
-        return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens
+        return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens  # room for a word
     return format_count(node.tokens, "token")
 
 
@@ -175,7 +179,8 @@ def _draw_dropped(view: RunView, line: TreeLine) -> Text:
 
 
 def _draw_bar(score: float) -> Text:
-    """A score as a coloured number with a small bar."""
+    """A score as a coloured number with a small bar. The limits of the colours are chosen by hand:
+    they guide the eye, and no search uses them."""
     style = "green" if score >= 0.7 else "yellow" if score >= 0.4 else "red"
     eighths = " ▏▎▍▌▋▊▉█"
     filled = _clamp(score) * 2

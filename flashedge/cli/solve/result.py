@@ -15,8 +15,8 @@ from flashedge.errors import FlashEdgeError, RequestError
 if TYPE_CHECKING:
     from flashedge.client.run_view import RunView
 
-MAX_VOTES = 6
-FRAMES_PER_S = 10.0
+MAX_VOTES = 6  # answers in the line of the votes
+FRAMES_PER_S = 10.0  # of the growing tree; a reader sees no more
 
 
 def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
@@ -135,7 +135,7 @@ def draw_tree(
     """Draw a run on stderr if `show`. Yields `draw(view, is_last)`.
 
     On a terminal the tree grows in place. When the run is over, its status line is left, and below
-    it the tree if `whole`. Elsewhere this is printed once if `off_terminal`, and before it a line
+    it the tree if `whole`. Elsewhere only what is left is printed, if `off_terminal`, after a line
     if the run has to wait.
     """
     from flashedge.cli.solve.live_tree import render
@@ -150,9 +150,8 @@ def draw_tree(
             nonlocal is_noted
             if view.position is not None and not is_noted:
                 is_noted = True
-                output.note(
-                    f"run {view.id} waits: {words.describe_wait(view.position, view.starts_in_s)}"
-                )
+                wait = words.describe_wait(view.position, view.starts_in_s)
+                output.note(f"run {view.id} waits: {wait}")
             if is_last:
                 console.print(render(view, width=console.width, with_tree=whole))
 
