@@ -10,6 +10,7 @@ from flashedge.tui.colours import DIM, SCALE, WARNING, choose_score_colour, draw
 from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import (
     COMPACT,
+    LABEL_CELLS,
     Panel,
     dim_line,
     label_line,
@@ -20,6 +21,7 @@ from flashedge.tui.widgets.panel import (
 from flashedge.types import Vote
 
 Shares = tuple[tuple[Vote, float], ...]
+"""Each answer's vote with its share of all weights, in [0, 1]."""
 
 CHOSEN = "★"
 
@@ -98,6 +100,7 @@ def draw_votes(state: Dashboard, width: int, height: int) -> Text:
 
 def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> list[Text]:
     """Draw a header and a line for each answer. The last line counts those that have no room."""
+    # Beside the answer stand the mark (2 cells), the paths (9), the track and the share (5).
     room = min(max([6, *(len(show_in_line(v.answer)) for v, _ in shares)]), max(width - 28, 8))
     track = max(width - room - 16, 4)
     rows = [Text(f"  {'answer':<{room}}  paths  {'share':>{track + 5}}", style=DIM)]
@@ -114,7 +117,8 @@ def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> l
     if len(shown) < len(shares):
         rest = shares[len(shown) :]
         paths = sum(vote.count for vote, _ in rest)
-        rows.append(Text(f"  {len(rest)} more answers from {paths} paths", style=DIM))
+        left_off = f"  {format_count(len(rest), 'more answer')} from {format_count(paths, 'path')}"
+        rows.append(Text(left_off, style=DIM))
     return rows
 
 
@@ -133,7 +137,7 @@ def draw_line(label: str, shares: Shares, chosen: str | None, width: int) -> Tex
     for shown in range(len(parts), 0, -1):
         rest = [Text(f"{len(parts) - shown} more")] if shown < len(parts) else []
         joined = Text(" · ", style="not bold").join((*parts[:shown], *rest))
-        line = label_line(label, " " if len(label) > 10 else "", joined)
+        line = label_line(label, " " if len(label) == LABEL_CELLS else "", joined)
         if line.cell_len <= width:
             break
     return line

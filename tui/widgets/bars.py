@@ -61,7 +61,7 @@ def _draw_replay(replay: Replay) -> Text:
 
 
 class FilterLine(Input):
-    """A field that is hidden until it is opened for a panel, which is filtered at each key."""
+    """A field that `open_for` shows for a panel. Each key that is typed in it filters the panel."""
 
     def __init__(self) -> None:
         hint = "filter: enter keeps it, esc clears it"

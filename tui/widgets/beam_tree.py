@@ -100,8 +100,8 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the visible lines. Lay all out again if the tree's shape has changed, or if texts
-        have, which decide who shares a line, and the last layout is FOLLOW_FRAMES frames old."""
+        """Draw the visible lines. Before, lay all out again if the tree's shape has changed, or if
+        its texts have since a layout FOLLOW_FRAMES ago: siblings with one text share a line."""
         run, selected = self._run, self.selected
         self._selected = selected
         self._best = frozenset(run.path(run.best))
@@ -173,18 +173,18 @@ class BeamTree(LineList):
     def draw_line(self, index: int, width: int) -> Text:
         line = self.items[index]
         node = self._run.nodes[line.node]
-        best = not self._best.isdisjoint(line.members)
+        is_best = not self._best.isdisjoint(line.members)
         text = Text()
         text.append(f"{node.depth:>3}", style=DIM)
-        text.append(BEST if best else " ", style=f"bold {SCALE[-1]}")
+        text.append(BEST if is_best else " ", style=f"bold {SCALE[-1]}")
         text.append(line.lead, style=DIM)
-        dim = node.status in DROPPED
-        style = "bold" if best else DIM if dim else ""
+        is_dropped = node.status in DROPPED
+        style = "bold" if is_best else DIM if is_dropped else ""
         text.append(f"{node.mark} ", style=style)
         figures = draw_score(node.score)
         if self._figures is not None:
             figures.append(f" {self._figures.describe(node)}")
-        text.append_text(Text.assemble(figures, style="dim" if dim else ""))
+        text.append_text(Text.assemble(figures, style="dim" if is_dropped else ""))
         if len(line.members) > 1:
             text.append(f" ×{len(line.members)}", style="bold")
         if line.hidden:
@@ -192,14 +192,14 @@ class BeamTree(LineList):
         if node.ends_path and node.answer is not None:
             text.append(f" → {show_in_line(node.answer)}", style="bold")
         begin = len(text)
-        text.append(f" {self._words(node, width - len(text) - 1)}", style=style)
+        text.append(f" {self._describe(node, width - len(text) - 1)}", style=style)
         if line.is_match and (pattern := re.escape(show_in_line(self.filter))):
             for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
                 text.stylize("reverse", begin + match.start(), begin + match.end())
         text.truncate(width, overflow="ellipsis")
         return text
 
-    def _words(self, node: NodeView, room: int) -> str:
+    def _describe(self, node: NodeView, room: int) -> str:
         """The node's text; while it grows, its tokens and the end of its text."""
         if node.text:
             return show_in_line(node.text)

@@ -91,7 +91,8 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
 
 
 def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
-    """Draw the whole panel in one line. The levels' bars get the cells that its text leaves."""
+    """Draw the whole panel in one line, or in two for a run that waits. The levels' bars get the
+    cells that the text leaves."""
     last = run.certainty[-1] if run.certainty else None
     if last is not None and last.certainty is not None:
         stop = [f"{EXIT} {run.exit.reason.replace('_', ' ')}"] if run.exit else []
@@ -135,8 +136,9 @@ def _summarize(run: RunView, width: int) -> list[Text]:
 
 
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
-    """Draw a column for each level, ◆ its best score and ● its mean, and below the last level's
-    figures. The axis begins at the tenth below the lowest mean, at most at 0.8, and ends at 1."""
+    """Draw a column for each level, with ◆ at its best score and ● at its mean, and then the last
+    level's figures. The axis ends at 1, and begins at the tenth below the lowest mean, or at 0.8 if
+    that is above it."""
     rows, room = max(height - 2, 1), width - _AXIS
     cells = min(max(room // len(levels), 1), 6)
     shown = levels[-(room // cells) :]
@@ -151,7 +153,8 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
         top, low = find_row(level.best), find_row(level.mean)
         for row in range(top, low + 1):
             grid[row][at] = ("│", DIM)
-        grid[low][at + (cells > 1 and top == low)] = (MEAN, SCALE[0])
+        beside = 1 if cells > 1 and top == low else 0
+        grid[low][at + beside] = (MEAN, SCALE[0])
         grid[top][at] = (BEST, SCALE[-1])
     labels = {0: "1.0", rows - 1: f"{floor:.1f}"}
     texts = [Text.assemble(_draw_label(labels.get(i)), *marks) for i, marks in enumerate(grid)]

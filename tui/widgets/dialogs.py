@@ -49,7 +49,7 @@ class Draft:
                 raise ValueError("A seed is a whole number, or empty.")
             body["seed"] = int(self.seed)
         if self.limit_s:
-            if re.fullmatch(r"\d+(\.\d*)?", self.limit_s) is None:
+            if re.fullmatch(r"\d{1,9}(\.\d*)?", self.limit_s) is None:
                 raise ValueError("A time limit is a number of seconds, or empty.")
             body["deadline_s"] = float(self.limit_s)
         return body | ({"pair": self.pair} if self.pair else {})
@@ -118,7 +118,7 @@ class Help(ModalScreen[None]):
 
 class Submit(ModalScreen[Draft | None]):
     """Asks for a problem and a search. Its result is what was typed, or None if it was closed.
-    draft, error: what the daemon has refused, and why, or None; pair: the default, as a hint."""
+    draft, error: what the daemon refused, and why; None and empty at first. pair: the default."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", "Close"),
@@ -137,9 +137,7 @@ class Submit(ModalScreen[Draft | None]):
         with Box("Submit a problem", "ctrl+s or F2 submits · tab next field · esc closes"):
             yield Static("Problem", classes="field-name", markup=False)
             yield TextArea(show_literally(draft.problem), id="problem-field", tab_behavior="focus")
-            yield from _add_field(
-                "Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths"
-            )
+            yield from _add_field("Search", "search", draft.search, DEFAULT_SEARCH)
             yield OptionList(*map(_build_option, self._strategies), id="strategies")
             yield from _add_field("Seed", "seed", draft.seed, "0")
             yield from _add_field("Time limit", "limit_s", draft.limit_s, "none; in seconds")
@@ -187,15 +185,14 @@ def _add_field(name: str, id: str, value: str, placeholder: str) -> ComposeResul
 
 
 def _build_option(name: str) -> Option:
-    text = Text.assemble(
-        f"{name:<20} ", (STRATEGIES.get(name, "a program of your own"), DIM), no_wrap=True
-    )
+    about = STRATEGIES.get(name, "a program of your own")
+    text = Text.assemble(f"{name:<20} ", (about, DIM), no_wrap=True)
     text.truncate(66, overflow="ellipsis")
     return Option(text, id=name)
 
 
 class AskLine(ModalScreen[str | None]):
-    """Asks for one line of text. Its result is the text, or None if it is empty or was closed."""
+    """Asks for one line. Its result is the text, or None for an empty one or a closed dialog."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
 

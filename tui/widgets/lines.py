@@ -128,8 +128,7 @@ FILTERS = ("all", *CATEGORIES)
 
 
 class EventLogPanel(LineList):
-    """The shown run's events, the newest last. The cursor stays on the last line, unless it was
-    moved to another."""
+    """The shown run's events, the newest last. A cursor on the last line stays on the last line."""
 
     def __init__(self) -> None:
         super().__init__(id="log")

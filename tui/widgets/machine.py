@@ -12,7 +12,7 @@ from flashedge.tui.summary import DaemonStatus, EngineStatus
 from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, stack_lines, thin
 
 _QUIET = 0.05
-"""While both engines are ready and use less than this share of their KV memory, it has one line."""
+"""The KV memory has one line while both engines are ready and use less than this share of it."""
 
 _FULL = 0.8
 """A small terminal shows the KV memory only if an engine uses this share of it, or is not ready."""
@@ -30,9 +30,8 @@ def build_machine_panels() -> tuple[Panel, ...]:
 def draw_rates(state: Dashboard, width: int, height: int) -> Text:
     """Draw the tokens per second of all nodes, and of those that the searches keep (goodput)."""
     rates, now = state.rates, state.current_rate
-    generated, kept = (
-        (f"{now.tokens_per_s:,.0f}", f"{now.goodput_per_s:,.0f}") if now else ("–", "–")
-    )
+    generated = f"{now.tokens_per_s:,.0f}" if now else "–"
+    kept = f"{now.goodput_per_s:,.0f}" if now else "–"
     drawn = [rate.tokens_per_s for rate in rates]
     if height > 1 and now is None and not any(drawn):
         return dim_line("Tokens/s", "–")
@@ -50,7 +49,7 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
 
 
 def draw_latency(state: Dashboard, width: int, height: int) -> Text:
-    """Draw how fast the last requests were, and the prefix cache's hits. Empty without requests."""
+    """Draw how fast the last requests were, and the prefix cache's hits, as far as known."""
     latency = state.daemon.latency if state.daemon is not None else ()
     named = [("search" if one.kind == "run" else one.kind, one) for one in latency]
     first = [(name, one.first_token_s) for name, one in named]
@@ -75,7 +74,8 @@ def _draw_times(
 ) -> Text:
     """`chat 0.12, p90 0.4 s · search 0.3, p90 1.1 s`, as many as there is room for."""
     parts = [
-        f"{name} {scale * half:.3g}, p90 {scale * most:.3g} {unit}" for name, (half, most) in times
+        f"{name} {scale * median:.3g}, p90 {scale * p90:.3g} {unit}"
+        for name, (median, p90) in times
     ]
     while len(parts) > 1 and LABEL_CELLS + len(" · ".join(parts)) > width:
         parts.pop()
@@ -158,7 +158,7 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
     longest = max(len(memory), len(busy))
     return stack_lines(
         _draw_used("Busy", device.utilization, busy, width, longest),
-        _draw_used("Memory", _used_share(device), memory, width, longest),
+        _draw_used("Memory", _compute_used_share(device), memory, width, longest),
         *others,
     )
 
@@ -174,7 +174,7 @@ def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[
     """Draw a line for each card. The last line counts those that have no room."""
     if height < 2:
         figures = "  ".join(
-            f"{_name_card(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
+            f"{_name_card(card)} {card.utilization:.0%}, memory {_compute_used_share(card):.0%}"
             for card in cards
         )
         return [label_line("Device", figures)]
@@ -192,10 +192,10 @@ def _draw_card(card: DeviceSample, width: int) -> Text:
 
 
 def _name_card(card: DeviceSample) -> str:
-    return f"GPU {card.label}"[:10]
+    return f"GPU {card.label}"[: LABEL_CELLS - 1]
 
 
-def _used_share(device: DeviceSample) -> float:
+def _compute_used_share(device: DeviceSample) -> float:
     return device.memory_used_bytes / max(device.memory_total_bytes, 1)
 
 

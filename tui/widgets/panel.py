@@ -36,8 +36,8 @@ _CONSOLE = LiteralConsole(width=80)
 
 
 class LiteralTitles:
-    """A widget whose titles are text, where Textual reads markup. A mixin that stands before the
-    widget's class: Textual inherits styles from the first base that is a widget."""
+    """A mixin that shows a widget's titles as text; Textual would read them as markup. It stands
+    before the widget's class, from which Textual then inherits the styles."""
 
     _titles: tuple[str, str] = ("", "")
 
@@ -79,8 +79,7 @@ class Panel(LiteralTitles, Widget):
         title: str = "",
         is_quiet: Callable[[Dashboard, bool], bool] = lambda state, is_small: False,
     ) -> None:
-        """is_quiet: gets the state and whether the terminal is narrow, and tells whether to hide
-        the panel."""
+        """is_quiet: whether to hide the panel, by the state and whether the terminal is narrow."""
         super().__init__(id=id)
         self.retitle(title)
         self._draw_text, self._is_quiet = draw, is_quiet

@@ -207,7 +207,7 @@ def _sum_cells(columns: Mapping[str, int]) -> int:
 
 @lru_cache(maxsize=1)
 def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
-    """Count the characters with which each problem and any other one begin alike, at most."""
+    """For each problem, count the characters of the longest beginning that another one has, too."""
     shared: dict[str, int] = {}
     for text, other in pairwise(sorted(problems)):
         same = len(commonprefix((text, other)))  # noqa: RUF071 (of characters)
