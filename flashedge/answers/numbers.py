@@ -1,4 +1,4 @@
-"""Numbers: the value of an answer that is one, and the values that a text names.
+"""Reads the value of an answer that is a number, and the values that a text names.
 
 Open-ended answers that differ only in a figure ("3 days", "four days") are alike in wording and in
 meaning, so their numbers are compared by value as well.
@@ -16,7 +16,7 @@ _POWER = re.compile(
 )
 _EXPONENT = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})")
 _REPEATING = re.compile(r"(-?\d+)\.(\d*)\\overline\{(\d+)\}")
-_BASED = re.compile(r"(-?)\(?(\d[0-9A-Z]*)\)?_(?:\{(\d{1,2}|[a-z]+)\}|(\d))")
+_BASED = re.compile(r"(-?)\(?([0-9][0-9A-Z]*)\)?_(?:\{(\d{1,2}|[a-z]+)\}|(\d))")
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _WORDS = """
@@ -84,14 +84,14 @@ def parse_words(text: str) -> int | None:
 def find_numbers(text: str) -> frozenset[float]:
     """Values in `text`: "21", "twenty-one" and "5,000" are 21, 21 and 5000.
 
-    A run of number words is one number ("a hundred and two" is 102); ordinals count as their
+    A run of number words is one number ("a hundred and two" is 102); an ordinal counts as its
     number. Minus signs are ignored, and so are fractions in words, such as "a half".
     """
     found: set[float] = set()
     # The number so far is done + part: thousands, millions and so on, and what follows them.
     done, part, is_open = 0.0, 0.0, False
     for token in [*_TOKEN.findall(text.casefold()), ""]:
-        if token[:1].isdigit():
+        if token[:1].isdecimal():
             if is_open:
                 found.add(done + part)
             done, part, is_open = 0.0, float(token.replace(",", "")), True

@@ -42,7 +42,7 @@ def test_complete_links(found: set[tuple[int, int]], rng: random.Random) -> None
         ("twenty-one of five thousand", {21, 5000}),
         ("a hundred and two; 1.5 million; 5,000", {102, 1_500_000, 5000}),
         ("three hundred and forty-five thousand", {345_000}),
-        ("two dozen on the second floor", {24, 2}),
+        ("two dozen m² on the second floor", {24, 2}),
         ("ten, five, thirty and forty", {10, 5, 30, 40}),
         ("no number, and none here", set()),
     ],
