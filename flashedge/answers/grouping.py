@@ -30,7 +30,7 @@ class TextGroups(Protocol):
     """Groups open-ended answers. See `WordGroups` and `workers.embedding_groups`."""
 
     @property
-    def timed_out(self) -> int:
+    def num_failures(self) -> int:
         """How often a worker failed or was late, so that a repetition may group otherwise."""
         ...
 
@@ -44,7 +44,7 @@ class TextGroups(Protocol):
 class WordGroups:
     """Groups open-ended answers by their wording, which needs no model."""
 
-    timed_out = 0
+    num_failures = 0
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
         # Each answer may be compared with every other one.
@@ -67,12 +67,12 @@ async def group_answers(
     texts: TextGroups,
     call_marks: Sequence[str] = (),
 ) -> tuple[Mapping[NodeId, str | None], bool]:
-    """Extract the answer of each path and group equal ones. Returns the answer of the lowest node
-    of each node's group, None where the path has no answer; and whether the answers are named ones,
-    as no path has a box.
+    """Extract the answer of each path and group equal ones. Returns for each node the answer
+    of its group's lowest node, or None where the path has no answer, and whether the answers are
+    named ones, because no path has a box.
 
-    paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: see
-    `structured.list_call_marks`.
+    paths: the step texts of each finished path. kind: one of `equality.ANSWER_KINDS`. call_marks:
+    see `structured.list_call_marks`.
     """
     size = sum(len(step) for steps in paths.values() for step in steps)
     if kind == "boxed":
@@ -101,7 +101,7 @@ def _list_answers(paths: Mapping[NodeId, Sequence[str]]) -> tuple[dict[NodeId, s
 def _split_structured(
     paths: Mapping[NodeId, Sequence[str]], call_marks: Sequence[str]
 ) -> tuple[dict[NodeId, str], dict[NodeId, str | None]]:
-    """(boxed answers of prose, the other answers as they are compared)."""
+    """Returns the boxed answers of prose, and the other answers in the form that is compared."""
     texts_of = {node: "".join(steps) for node, steps in paths.items()}
     texts_of = {n: find_calls(text, call_marks) or text for n, text in texts_of.items()}
     prose = {n: text for n, text in texts_of.items() if not text.lstrip().startswith(_OPENS)}

@@ -394,7 +394,7 @@ class Service:
     @property
     def _timed_out(self) -> int:
         """Comparisons of answers that ran into their time limit so far, in all runs."""
-        return self._grader.timed_out + self._texts.timed_out
+        return self._grader.num_failures + self._texts.num_failures
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

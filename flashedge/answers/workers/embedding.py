@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from flashedge.models.checkpoints import check_embedder
 
-MAX_CACHED = 20_000  # vectors, of 3 KiB each for all-MiniLM-L6-v2
+MAX_CACHED = 20_000  # vectors: 60 MB for all-MiniLM-L6-v2
 
 
 class Embedder:

@@ -1,8 +1,8 @@
 """Groups open-ended answers by meaning. The model runs in a worker process, not in the daemon.
 
-This module, run by `python -m` with a model folder and a threshold, is the worker: for `{"texts":
-[...]}` it answers `{"groups": [...]}`, for each text the index of its group's first text. See
-`line_worker`.
+This module, run by `python -m` with a model folder and a threshold, is the worker (see
+`line_worker`). It answers `{"texts": [...]}` by `{"groups": [...]}`, which holds for each text the
+index of its group's first text.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
 
 LIMIT_S, LIMIT_PER_TEXT_S = 30.0, 0.5
-"""A worker counts as hung after LIMIT_S and LIMIT_PER_TEXT_S for each text. Chosen by hand: a tenth
-may be too short on a busy machine; with ten times as much a run waits minutes for it."""
-TRIES = 2  # of one question, the second with a new worker
+"""A worker counts as hung after LIMIT_S plus LIMIT_PER_TEXT_S for each text. Chosen by hand: a
+tenth may be too short on a busy machine; with ten times as much a run waits minutes for it."""
+MAX_TRIES = 2  # for one question; the second has a new worker
 MODEL_HINT = (
     "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
     " out to group by words"
@@ -58,7 +58,7 @@ class EmbeddingGroups:
         environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
         self.worker = LineWorker("embedding", command or own, fallback=FALLBACK, environ=environ)
         self._lock = asyncio.Lock()
-        self.timed_out = 0
+        self.num_failures = 0
         """See `answers.grouping.TextGroups`."""
 
     async def group(self, answers: Sequence[str | None]) -> tuple[str | None, ...]:
@@ -67,7 +67,7 @@ class EmbeddingGroups:
             return tuple(answers)
         homes = await self._ask(texts)
         if homes is None:
-            self.timed_out += 1
+            self.num_failures += 1
             return tuple(await WordGroups().group(answers))
         home = dict(zip(texts, homes, strict=True))
         first: dict[int, str] = {}
@@ -79,7 +79,7 @@ class EmbeddingGroups:
 
     async def _ask(self, texts: list[str]) -> list[int] | None:
         """The worker's groups. None if it can't start or keeps failing."""
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             async with self._lock:
                 if not await self.worker.start():
                     return None
@@ -95,8 +95,8 @@ class EmbeddingGroups:
 
 
 def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
-    """The groups that `clusters_model` configures, None without a model. Raises CheckpointError if
-    the model can't be used, ConfigError if a package is missing."""
+    """Groups by the model that `clusters_model` names, None without a model. Raises CheckpointError
+    if the model can't be used, ConfigError if a package is missing."""
     spec = find_embedder(config)
     if spec is None:
         return None

@@ -19,7 +19,7 @@ _APART = sympy.Rational(1, 10**20)
 
 
 def use_exact_values() -> None:
-    """Replace math-verify's comparisons, also within sets and tuples; tell `a` from `A`."""
+    """Replace math-verify's comparisons, also within sets and tuples. `a` then differs from `A`."""
     grader.sympy_numeric_eq = lambda a, b, *_: are_equal_values(a, b)
     config = ConversionConfig(lowercase_symbols=False)
     parser.latex2sympy = partial(parser.latex2sympy, conversion_config=config)
@@ -35,8 +35,8 @@ def stands_for_value(formula: Any) -> bool:
 
 
 def are_equal_values(a: Any, b: Any) -> bool:
-    """Whether two formulas or matrices have one value. A decimal also equals the value that it
-    rounds (`equality.MAX_ERROR`), but no integer. In doubt they differ."""
+    """Whether two formulas or matrices have one value. A decimal also equals a value that it rounds
+    (`equality.MAX_ERROR`), unless that is an integer. In doubt they differ."""
     a, b = a.doit(), b.doit()
     if isinstance(a, sympy.MatrixBase) or isinstance(b, sympy.MatrixBase):
         if getattr(a, "shape", None) != getattr(b, "shape", None):

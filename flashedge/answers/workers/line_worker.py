@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 START_LIMIT_S = 60.0  # importing sympy or torch takes seconds, more on a busy machine
-MAX_FAILED_STARTS = 3  # in a row, after which the worker counts as missing
+MAX_FAILED_STARTS = 3  # in a row, after which no child is started any more
 MAX_LINE_BYTES = 64 << 20  # of a reply; the groups of many texts exceed asyncio's 64 KiB
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 class LineWorker:
     """Starts the child, asks it one question at a time, and kills it when it hangs.
 
-    `start` must return True before each `ask`, as the child may have died. After MAX_FAILED_STARTS
-    in a row it starts no more.
+    `start` must return True before each `ask`, as the child may have died.
     """
 
     def __init__(
@@ -36,14 +35,14 @@ class LineWorker:
         fallback: str,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """name: for the log, as is fallback, what the caller does without the worker.
+        """name and fallback are for the log; fallback says what the caller does without the worker.
         environ: variables added to the daemon's own."""
         self._name = name
         self._command = tuple(command)
         self._fallback = fallback
         self._environ = dict(environ or {})
         self._process: asyncio.subprocess.Process | None = None
-        self._starts_failed = 0
+        self._failed_starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -55,7 +54,7 @@ class LineWorker:
         """Start a child unless one runs. Returns whether one does now. Raises only cancellation."""
         if self.pid is not None:
             return True
-        if self._starts_failed >= MAX_FAILED_STARTS:
+        if self._failed_starts >= MAX_FAILED_STARTS:
             return False
         path = os.pathsep.join(filter(None, (find_package_parent(), os.environ.get("PYTHONPATH"))))
         reply: Mapping[str, Any] | None = None
@@ -80,9 +79,9 @@ class LineWorker:
             if not found.get("ready"):
                 await self.stop()
         if found.get("ready"):
-            self._starts_failed = 0
+            self._failed_starts = 0
             return True
-        self._starts_failed += 1
+        self._failed_starts += 1
         why = found.get("failed") or "it exited or gave no answer"
         log.warning("the %s worker did not start (%s); %s", self._name, why, self._fallback)
         return False

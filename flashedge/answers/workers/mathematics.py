@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 class MathGrader:
     """Groups equal answers. The groups depend only on the answers and their node ids, unless a
-    comparison takes longer than `limit_s` or no worker starts: then its answers are different."""
+    comparison takes longer than `limit_s` or no worker starts: then both answers are different."""
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
         """limit_s: of one comparison. command starts the worker; None runs this module."""
@@ -47,8 +47,8 @@ class MathGrader:
         self._strikes: dict[str, int] = {}
         self._late: set[tuple[str, str]] = set()
         self._starting: asyncio.Task[None] | None = None
-        self.timed_out = 0
-        """How often a late or missing worker decided, so that a repetition may group otherwise."""
+        self.num_failures = 0
+        """See `answers.grouping.TextGroups`."""
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         """Map each node to the answer of the lowest node in its cluster, None without an answer.
@@ -107,24 +107,24 @@ class MathGrader:
             return False
         async with self._lock:
             if pair in self._results:
-                self.timed_out += pair in self._late
+                self.num_failures += pair in self._late
                 return self._results[pair]
             is_slow = any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair)
             if is_slow or not await self.worker.start():
-                self.timed_out += 1
+                self.num_failures += 1
                 return False
+            if len(self._results) >= MAX_CACHED:
+                self._results.clear()
+                self._late.clear()
             question = {"pair": pair, "limit_s": self._limit_s}
             reply = await self.worker.ask(question, self._limit_s + GRACE_S)
             if reply is None:
                 log.warning("the grading worker hung or died while comparing %r and %r", *pair)
             if reply is None or reply.get("late"):
-                self.timed_out += 1
+                self.num_failures += 1
                 self._late.add(pair)
                 for form in pair:
                     self._strikes[form] = self._strikes.get(form, 0) + 1
-            if len(self._results) >= MAX_CACHED:
-                self._results.clear()
-                self._late.clear()
             same = reply is not None and reply.get("equal") is True
             self._results[pair] = same
             return same

@@ -76,7 +76,7 @@ async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.Mon
     cluster = grader.cluster
 
     async def doubt(answers: Any) -> Any:
-        grader.timed_out += 1
+        grader.num_failures += 1
         return await cluster(answers)
 
     monkeypatch.setattr(grader, "cluster", doubt)
