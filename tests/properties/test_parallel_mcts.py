@@ -109,7 +109,7 @@ class Schedule:
         closed = count_closed(state) if not self.search.exits.cut_rollouts else None
         for node in tree.nodes.values():
             at, expected = kept[node.id], (visits[node.id], flying[node.id], values[node.id])
-            assert (at.visits, at.in_flight, at.value) == expected
+            assert (at.visits, at.in_flight, at.reward_sum) == expected
             if closed is not None and node.status not in (*NEW, NodeStatus.CANCELLED):
                 assert at.is_closed == closed[node.id]
 

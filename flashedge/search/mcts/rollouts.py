@@ -14,13 +14,11 @@ from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
 from flashedge.search.voting import Phase, SearchState
 from flashedge.types import NodeId
 
-# ---------------------------------------------------------------- rollouts in flight
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How many rollouts a search may have in flight from now on. The search is told it like a
-    result, and cancels rollouts of least reward if it has more."""
+    """How many rollouts a search may have in flight from now on. It is told to the search like a
+    result. A search that has more cancels those of least reward."""
 
     rollouts: int
     """At least 1."""
@@ -48,9 +46,6 @@ class Flight:
     """Reward of that node when the rollout came to it."""
 
 
-# ---------------------------------------------------------------- statistics of nodes
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatistics:
     reward: float = 0.0
@@ -59,7 +54,7 @@ class NodeStatistics:
     """P(s, a): the node's share among its siblings before it is visited."""
     visits: int = 0
     """N: ended rollouts through the node."""
-    value: float = 0.0
+    reward_sum: float = 0.0
     """Sum of the rewards of those rollouts."""
     in_flight: int = 0
     """O: rollouts in flight whose path contains the node."""
@@ -74,7 +69,7 @@ class NodeStatistics:
     @property
     def mean(self) -> float:
         """Q: the mean reward of ended rollouts through the node. Before there is one, its own."""
-        return self.value / self.visits if self.visits else self.reward
+        return self.reward_sum / self.visits if self.visits else self.reward
 
 
 Statistics = Vector[NodeStatistics]
@@ -89,14 +84,12 @@ def enter(known: Statistics, path: Iterable[NodeId], count: int = 1) -> Statisti
 
 def visit(known: Statistics, path: Iterable[NodeId], reward: float) -> Statistics:
     """Count an ended rollout at the nodes of its path."""
-    return known.update(
-        (node, replace(at, visits=at.visits + 1, value=at.value + reward))
-        for node in path
-        for at in (known[node],)
-    )
-
-
-# ---------------------------------------------------------------- the state
+    changes: list[tuple[NodeId, NodeStatistics]] = []
+    for node in path:
+        at = known[node]
+        new = replace(at, visits=at.visits + 1, reward_sum=at.reward_sum + reward)
+        changes.append((node, new))
+    return known.update(changes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +102,7 @@ class MctsState(SearchState):
     flights: tuple[Flight, ...] = ()
     """In the order in which they came to their nodes."""
     allowance: int = 1
+    """Most rollouts in flight."""
     num_launched: int = 0
     turn: int = 0
     """How often results changed what selection sees: expansions that were taken, and checks. Given
@@ -190,9 +184,6 @@ def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
     return (ROOT, *(at.id for at in tree.path(node)))
 
 
-# ---------------------------------------------------------------- results
-
-
 def note_result(state: MctsState, node: NodeId) -> Move:
     """Note that a node is generated, or scored. Once its whole expansion is generated, the nodes
     are sent to be scored; once all are scored, the rollout is ready."""
@@ -208,12 +199,9 @@ def note_result(state: MctsState, node: NodeId) -> Move:
     return replace(state, flights=flights), commands
 
 
-# ---------------------------------------------------------------- cancellation
-
-
 def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
-    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they generate.
-    Results of these that had arrived are dropped, so that the tree does not depend on timing."""
+    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they generate or
+    score. What had arrived of these nodes is dropped, so that timing does not change the tree."""
     nodes = state.list_flying_nodes(flights)
     for flight in flights:
         state = state.remove_flight(flight)
@@ -222,7 +210,7 @@ def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
 
 
 def choose_least(flights: Iterable[Flight], count: int) -> tuple[Flight, ...]:
-    """Choose the `count` rollouts of least reward, none if it is below 1. In a tie one that
+    """Choose the `count` rollouts of least reward, none for a count below 1. In a tie one that
     waits comes first, then the one launched last. Ref: arXiv 2604.00510, Algorithm 1, line 14."""
 
     def rank(flight: Flight) -> tuple[float, bool, int]:
