@@ -2,11 +2,11 @@
 
 The order:
 
-1. programs that once got no token for `escalate_after_s`, by arrival
+1. programs that once got no token for too long (`Rules.escalate_after_s`), by arrival
 2. chats, then searches, then batch work (`Kind`)
 3. within a kind: programs that have started, if requests run as a gang (`Rules.is_gang`)
-4. by the policy's score, then by arrival, then by key; batch work without the score, since its
-   results are read in the order of arrival
+4. by the policy's score, then by arrival, then by key. For batch work the score is left out, since
+   its results are read in the order of arrival.
 
 Within 2 and 3 clients take turns before 4 counts: the client that was served the fewest tokens goes
 next, so that an agent with a hundred problems does not keep a person with one problem waiting.
@@ -41,9 +41,9 @@ class Rules:
     """Whether clients take turns."""
     ranks_kinds: bool = True
     """Whether chats go before searches, and both before batch work."""
-    escalate_after_s: float | None = 60.0
-    """A program that got no token for this long goes first until it is over. None: none does. See
-    the setting scheduling_escalate_s."""
+    escalate_after_s: float | None
+    """A program that got no token for this long goes first until it is over (the setting
+    scheduling_escalate_s). With None no program does."""
 
 
 class ActivePrograms:
@@ -127,8 +127,6 @@ class ActivePrograms:
             return None
         program.started_s = now_s
         return now_s - program.arrived_s
-
-    # ------------------------------------------------------------ the order
 
     def order(self, now_s: float, max_batch: int) -> list[Program]:
         """List all programs, the first to run first. Escalates those that have waited too long.

@@ -63,7 +63,8 @@ class Active(ActivePrograms):
         return "".join(program.key for program in self.order(now_s, BATCH))
 
 
-PLAIN = Rules(policy=FirstCome(), is_gang=False, is_fair=False, ranks_kinds=False)
+GANG = Rules(policy=FirstCome(), escalate_after_s=60.0)
+PLAIN = replace(GANG, is_gang=False, is_fair=False, ranks_kinds=False)
 SHORTEST = replace(PLAIN, policy=LeastWork())
 FAIR = replace(SHORTEST, is_fair=True)
 
@@ -242,7 +243,7 @@ def test_work_that_goes_on_is_not_what_waits() -> None:
 @given(st.lists(SOME_PROGRAM, min_size=1, max_size=8), st.sampled_from(sorted(POLICIES)))
 def test_the_order_depends_on_the_programs_alone(found: list[dict[str, Any]], policy: str) -> None:
     """Not on the order in which the board was told of them, as long as clients are one."""
-    rules = Rules(policy=POLICIES[policy])
+    rules = replace(GANG, policy=POLICIES[policy])
     programs = [make(f"p{i}", **{**fields, "client": ""}) for i, fields in enumerate(found)]
     assert Active(rules, *programs).place() == Active(rules, *reversed(programs)).place()
 
