@@ -1,11 +1,11 @@
-"""Whether answers are equal. Everything else in this package serves the functions here.
+r"""Decides whether answers are equal. Everything else in this package serves this decision.
 
 The last `\boxed{...}` of a path is compared by these tests, cheapest first:
 
 1. spelling: both have the same normal form (`spelling.normalize`);
 2. number: both are plain numbers, and their exact values decide (`numbers.parse_number`);
-3. name: words, a clock time and a name such as `AB` equal nothing that is spelled otherwise, but
-   named values, `x=3,y=5`, equal the pair `(3,5)`, and the hour `3:00pm` equals `3`;
+3. name: named values, `x=3,y=5`, equal the pair `(3,5)`, and the hour `3:00pm` equals `3`. Other
+   times, words and names such as `AB` equal only what is spelled in the same way;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
 
 Where no path has a box, the answers that the paths name (`extraction.find_named_answer`) are
@@ -16,12 +16,6 @@ Open-ended answers, where no box is expected, are compared by one of
 5. words: how much of their wording is shared (`pairwise.are_alike`);
 6. meaning: the distance of their embeddings, if a model is configured
    (`workers.embedding_groups`).
-
-Where the whole text of a path is the answer, only identical texts are equal.
-
-Answers that begin as JSON or hold a tool call are compared as JSON
-(`structured.write_canonically`), without any reasoning before the call. The other answers of such a
-run are compared by their boxes, and texts without a box as they are.
 """
 
 import itertools
@@ -29,10 +23,13 @@ import re
 from fractions import Fraction
 
 from flashedge.answers.numbers import parse_number
-from flashedge.answers.spelling import normalize, raise_option
+from flashedge.answers.spelling import capitalize_option, normalize
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
-"""Compared by tests 1 to 4; by test 5 or 6; as whole texts; as JSON or tool calls."""
+"""The kinds of answers a run may have. `boxed` ones are compared by tests 1 to 4, `text` by test 5
+or 6. Of `whole` ones only identical texts are equal. `json` compares answers that begin as JSON or
+hold a tool call as JSON (`structured.write_canonically`), without any reasoning before the call;
+the other answers by their boxes, or as whole texts where they have none."""
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
 _FUNCTIONS = re.compile(
     r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"
@@ -50,14 +47,14 @@ _SPELLED = re.compile(
 )
 """One or two capitals, a time, or a word of two letters."""
 MAX_ERROR, MAX_RELATIVE_ERROR = Fraction(1, 2_000_000), Fraction(1, 100_000)
-"""A decimal that rounds a value differs by at most half of the sixth decimal and a 100,000th of it.
-Chosen by hand: 0.333 is not yet a third, and 0.333333 is."""
+"""A decimal rounds a value if they differ by at most half a unit of the sixth decimal, and by at
+most a 100,000th of the larger one. Chosen by hand: 0.333 is not yet a third, and 0.333333 is."""
 
 
 def decide_equal(a: str, b: str) -> bool | None:
     """Whether two boxed answers are equal by tests 1 to 3. None if only mathematics can decide."""
     a, b = normalize(a), normalize(b)
-    if raise_option(a) == raise_option(b):
+    if capitalize_option(a) == capitalize_option(b):
         return True
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:
@@ -89,8 +86,8 @@ def _may_round(a: str, b: str) -> bool:
 
 
 def _is_name(form: str) -> bool:
-    """Whether a normal form is a name, not a formula, whose letters are factors. Three letters in a
-    row are a word, except functions and products such as `abc`."""
+    """Whether a normal form is a name. In a formula letters are factors. Three letters in a row are
+    a word, except functions and products such as `abc`."""
     if _SPELLED.fullmatch(form) or _UNREAD.search(form):
         return True
     words = _WORD.findall(_COMMAND.sub(" ", form))

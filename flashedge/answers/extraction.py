@@ -34,7 +34,8 @@ _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
 
 class Box(NamedTuple):
-    """A box with its command, and its contents: half-open intervals of characters."""
+    """Where a box with its command stands in a text, and where its contents do, in characters. Both
+    intervals are half-open."""
 
     start: int
     end: int
@@ -47,7 +48,7 @@ def extract_answer(text: str) -> str | None:
 
     A box without contents, or with dots in their place, is no answer. Of nested boxes the inner one
     counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; boxes of several names
-    are `x=3,y=5`. After any other text a box corrects the one before. Linear in the text's length.
+    are `x=3,y=5`. After any other text a box replaces the one before. Linear in the text's length.
     """
     boxes = _list_boxes(text)
     boxes = [b for b in boxes if not _BLANK.fullmatch(text, b.inner_start, b.inner_end)]
@@ -107,7 +108,8 @@ def extract_open_answer(steps: Sequence[str]) -> str | None:
 # ---------------------------------------------------------------- answers without a box
 
 MAX_LENGTH = 200
-"""Characters of an answer. Chosen by hand: a tenth refuses sentences, ten times takes solutions."""
+"""Most characters of a named answer. Chosen by hand: 20 would refuse sentences, and 2,000 would
+take whole solutions for answers."""
 
 _TAG = re.compile(
     r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE
@@ -115,7 +117,7 @@ _TAG = re.compile(
 _IS = r"(?:answer|(?<=correct\s)(?:option|choice))\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
 _LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
 _WITHIN = re.compile(rf"(?:(?<=\*\*)|(?<=[.!?]\s))(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
-"""The same after the end of a sentence, or in bold."""
+"""What `_LINE` finds at the start of a line, after the end of a sentence or in bold."""
 _SENTENCE = re.compile(
     rf"\b(?i:the|my|our)\s(?i:(?:final|correct)\s)?(?i:{_IS})(?=[^a-z]|(?:yes|no|true|false)\b)"
 )
@@ -132,7 +134,7 @@ _DENIES = re.compile(r"(?:not|wrong|incorrect|correct|accurate|that|to)\b", re.I
 
 def find_named_answer(text: str) -> str | None:
     """The answer that a text names last, in a tag or else in a line. Linear in its length."""
-    tagged = [answer for tag in _TAG.finditer(text) if (answer := _clean(tag[1]))]
+    tagged = [answer for tag in _TAG.finditer(text) if (answer := _read_answer(tag[1]))]
     if tagged:
         return tagged[-1]
     below = ""
@@ -147,10 +149,10 @@ def _read_line(line: str, below: str) -> str | None:
     """The answer that a line names. A heading names `below`, the next line that has text."""
     named = [*_SENTENCE.finditer(line), *_WITHIN.finditer(line)]
     start = max(named, key=lambda match: match.end()) if named else _LINE.match(line)
-    if start and (answer := _clean(line[start.end() :])):
+    if start and (answer := _read_answer(line[start.end() :])):
         return answer
     if _HEADING.fullmatch(line):
-        return _clean(below)
+        return _read_answer(below)
     if hashes := _HASHES.match(line):
         answer = line[hashes.end() :].strip(_MARKS)
         # With text below it, a line that is no number may be a Markdown heading.
@@ -158,8 +160,9 @@ def _read_line(line: str, below: str) -> str | None:
     return None
 
 
-def _clean(text: str) -> str | None:
-    """The answer with which a text begins, without marks; None if it is none or denies one."""
+def _read_answer(text: str) -> str | None:
+    """The answer at the start of a text, without Markdown. None if the text starts with no answer,
+    or with a word such as "not" that denies one."""
     text = text.strip()[: MAX_LENGTH + 1]
     math = _MATH.match(text)
     if math and not _MATH.search(text, math.end()):

@@ -1,9 +1,9 @@
 r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{2}` and `1/2`.
 
 Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
-and trailing zeros, and what follows a number as its unit is dropped, `%` too. An option becomes its
-letter. No operator is dropped but the plus sign of a number. Ref: the ideas of MATH's
-`strip_string` (arXiv 2103.03874). Departure: the form of a form is itself.
+and trailing zeros, and the unit after a number is dropped, `%` too. An option becomes its letter.
+No operator is dropped but the plus sign of a number. Ref: the ideas of MATH's `strip_string` (arXiv
+2103.03874). Departure: `normalize` is idempotent.
 """
 
 import functools
@@ -149,7 +149,7 @@ def _write_root(match: re.Match[str]) -> str:
 
 
 def _write_names(text: str) -> str:
-    """Write names as LaTeX commands if the text is a formula: it has no words but a unit."""
+    """Write names as LaTeX commands in a formula, which is a text without words except a unit."""
     named = _NAME.sub(lambda m: "\\infty" if m[1] == "infinity" else f"\\{m[0]}", text)
     is_formula = named != text and not _WORD.search(_ENVIRONMENT.sub(" ", _drop_unit(named)))
     return named if is_formula else text
@@ -180,16 +180,16 @@ _BRACKETED_LETTER = re.compile(r"\([a-h]\)")
 _OTHER_OPTION = re.compile(r"\b[A-J]\s*[:)=]")
 
 
-def raise_option(form: str) -> str:
-    """Write the form `(b)`, which `normalize` leaves as it may be a formula, as the option `B`."""
+def capitalize_option(form: str) -> str:
+    """Write the form `(b)` as the option `B`. `normalize` leaves it, since it may be a formula."""
     return form[1].upper() if _BRACKETED_LETTER.fullmatch(form) else form
 
 
 def find_option(text: str) -> str | None:
     """The letter of an answer that is an option, with or without the option's text; else None.
 
-    A small letter comes in brackets, `(b)`. In doubt an answer is no option: `B+5` and `A(3,4)` are
-    formulas, `A:B` is a ratio, and `A: 5, B: 7` names two things.
+    A small letter is returned in brackets, `(b)`. In doubt an answer is no option: `B+5` and
+    `A(3,4)` are formulas, `A:B` is a ratio, and `A: 5, B: 7` names two things.
     """
     if small := _SMALL_OPTION.fullmatch(text):
         letter, rest = small.groups()
@@ -291,7 +291,7 @@ _PHRASE = re.compile(r"(?!(?!NO)[A-Z]{2}\Z)[^\W\d_]{2,}(?: [^\W\d_]+)*")
 
 @functools.lru_cache(maxsize=4096)  # the paths of a search often give one answer many times
 def normalize(answer: str) -> str:
-    """The normal form of an answer. Idempotent; never raises; may be empty.
+    """The normal form of an answer, which may be empty. Idempotent, and raises nothing.
 
     An answer of more than 1,000 characters is only stripped: the work of some patterns here grows
     faster than the text.

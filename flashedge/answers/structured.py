@@ -48,8 +48,8 @@ def write_canonically(text: str) -> str | None:
     stay different. In the text around them, such as the tags of a tool call, each run of whitespace
     becomes a space. Returns None for a blank text.
 
-    Of a value deeper than `MAX_DEPTH` the outer levels count as text. To keep the work linear, so
-    does what follows once `MAX_RESCANS` times the text's length were scanned.
+    Of a value deeper than `MAX_DEPTH` the outer levels count as text. To keep the work linear, the
+    rest counts as text too once `MAX_RESCANS` times the text's length were scanned.
     """
     parts: list[str] = []
     begin = at = 0
@@ -67,10 +67,10 @@ def write_canonically(text: str) -> str | None:
     return "".join(parts).strip() or None
 
 
-def _find_end(text: str, start: int, most: int) -> tuple[int, bool]:
+def _find_end(text: str, start: int, max_chars: int) -> tuple[int, bool]:
     """How far the JSON value that begins at `start` was read, and whether it ends there."""
     depth, at = 0, start
-    while at - start < most and (token := _TOKEN.match(text, at)) is not None:
+    while at - start < max_chars and (token := _TOKEN.match(text, at)) is not None:
         at = token.end()
         kind = token[1]
         if kind in ("{", "["):

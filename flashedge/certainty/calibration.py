@@ -1,7 +1,7 @@
-"""Calibration: replay recorded runs to find the rule that saves the most tokens safely.
+"""Replays recorded runs to find the rule that saves the most tokens safely.
 
 Each run is compared with itself: stopped by the rule, and at full compute. The two differ only
-where the answer changes after the stop, so the noise is that of few runs. A rule qualifies if
+where the answer changes after the stop, so that few runs add noise. A rule qualifies if
 
 - the one-sided 95 % upper bound of its loss of accuracy is within the allowed loss
 - it spends less than the smallest cap that meets the same bound without a rule
@@ -42,7 +42,10 @@ _HALVINGS = 50  # of an interval of length 1, down to 1e-15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
+    """How a run ended, or would have ended."""
+
     right: bool
+    """Whether the answer is right."""
     tokens: int
     """Committed tokens of the tree."""
     overhead: int = 0
@@ -112,16 +115,17 @@ def end_at_cap(trace: RunTrace, cap: int) -> Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """The values of `detect` and of thresholds to try, all taken from checkpoints."""
+    """The values of `detect` and of thresholds to try. All but the threshold 1 are taken from
+    checkpoints."""
 
     detects: tuple[int, ...]
     """Progress at which some run could have been stopped."""
     measures: tuple[tuple[str, tuple[float, ...]], ...]
-    """(name, thresholds) of each measure. The first one is part of every rule."""
+    """(name, thresholds) of each measure. The first measure is part of every rule."""
 
     @classmethod
     def build(cls, traces: Sequence[RunTrace], measures: Sequence[str]) -> Grid:
-        """Collect the values of the checkpoints, thinned out to the most that are tried."""
+        """Collect the values of the checkpoints, thinned out to the numbers that are tried."""
         checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
@@ -311,8 +315,6 @@ class Calibrator:
         at = self._all if runs is None else runs
         endings = self._replay(rule)
         return compare_endings([(endings[i], self._traces[i].whole) for i in at])
-
-    # ------------------------------------------------------------ inner
 
     def _cross_validate(self, max_loss: float) -> Comparison | None:
         """Replay each fold under the rule that the other folds choose. None for a single problem.

@@ -32,17 +32,15 @@ class Checkpoint:
 
     @property
     def certainty(self) -> float | None:
-        """The measure to display, or None if it has none of those that are shown."""
+        """The value to display: CONSISTENCY, ENTROPY or else PROGRAM. None if all are missing."""
         shown = (name for name in (CONSISTENCY, ENTROPY, PROGRAM) if name in self.measures)
         return next((self.measures[name] for name in shown), None)
 
 
 History = tuple[Checkpoint, ...]
 Answers = Sequence[str | None]
-"""The cluster of each path that has ended, or of each probe. None has no answer and no vote."""
+"""The cluster of each path that has ended, or of each probe. None stands for no answer."""
 
-
-# ---------------------------------------------------------------- answers
 
 HESITATIONS = ("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re")
 """How expressions of doubt begin: "let me re" stands for "let me recheck" and the like."""
@@ -112,14 +110,14 @@ def pick_settled_answer(answers: Answers, window: int) -> str | None:
 # ---------------------------------------------------------------- the lead of a vote
 
 # How likely the most frequent answer is to win the vote, and how many paths to draw at once. Both
-# need no calibration, since they use the counts alone. Let `first` paths have given the most
+# do without calibration, since they use the counts alone. Let `first` paths have given the most
 # frequent answer and `second` the next one. If all shares between the two were equally likely
 # before, the next path gives the first with the chance (first + 1) / (first + second + 2), which is
 # Laplace's rule. Other answers are left out, so the chance is a little too high where a third one
 # is as frequent as the second.
 #
 # Ref: arXiv 2305.11860 §3 (adaptive consistency), which asks whether the first answer is the
-# likelier one. This asks whether it wins the vote of all paths, which is what the run would answer
+# likelier one. The lead asks whether it wins the vote of all paths, since the run would answer that
 # without a stop. Drawing several paths at once is ours.
 
 
@@ -131,10 +129,10 @@ def measure_lead(answers: Answers, cap: int) -> float | None:
 
 
 def count_wanted(answers: Answers, cap: int, least: float) -> int:
-    """How many paths should be open at once after these, at most those left of `cap`. Some number
-    of further paths would raise the chance to `least` if each gave the most frequent answer. By
-    Laplace's rule only a share of them does, so that number is divided by the share. 0 where the
-    chance is high enough."""
+    """How many paths should be open at once after these, at most those left of `cap`. It is the
+    number of further paths that would raise the chance to `least` if each gave the most frequent
+    answer, divided by the share that does so by Laplace's rule. 0 where the chance is high
+    enough."""
     return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
 
 

@@ -30,6 +30,7 @@ class Allotment:
     more: int
     """Progress to make before the policy is consulted again. 0 stops the run."""
     reason: Reason = Reason.CERTAINTY
+    """Why the run stops, if it does."""
 
 
 class Policy(Protocol):
@@ -45,7 +46,7 @@ class Rule:
     The policies of POLICIES check at `detect` first. After it static never checks again, every_5
     checks whenever the progress has grown by 5, and every_step whenever it has grown by 1. LEAD
     checks the lead of a vote after every path (see `measure_lead`). Ref: App. B.1, G.4; Table 3.
-    Departure: a value equal to its threshold meets it, so that a threshold of 1 can be met.
+    Departure: a value that equals its threshold meets it, so that a threshold of 1 can be met.
     """
 
     policy: str
@@ -88,9 +89,9 @@ class Rule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
     """Follows another policy, and also ends runs that do not converge. Ref: §2.1. Convergence is
-    judged whenever `policy` is consulted, from `after` on. `policy` is consulted at `after` too,
-    between two of its own decisions, if it was consulted before. So a static policy has convergence
-    judged once: at `after` or at `detect`, whichever is later."""
+    judged from `after` on, whenever `policy` is consulted. If `policy` was consulted before, it is
+    consulted at `after` too. So with a static policy convergence is judged once: at `after` or at
+    `detect`, whichever is later."""
 
     policy: Policy
     after: int

@@ -3,8 +3,8 @@
 By a roofline a step takes overhead + max(FLOPs / peak, bytes / bandwidth) over the whole batch;
 part of the overhead may grow with the batch.
 
-Ref: arXiv 2509.00195 §4.3. Eq. 1 uses the same two bounds, one each for prefill and decode; here
-one batch may hold both.
+Ref: arXiv 2509.00195 §4.3. Eq. 1 uses one of the two bounds for prefill and the other for decode;
+here the larger one counts in both.
 """
 
 from bisect import bisect_right
@@ -53,7 +53,7 @@ class CostCurve(Protocol):
 
 def count_flops(shape: ModelShape, context: float, new: float) -> float:
     """FLOPs to compute `new` tokens of one path after `context` tokens of KV: 2 per weight and
-    token, and 4 per layer, head dimension and attended token."""
+    token, and 4 per dimension of each layer's heads and attended token."""
     attended = new * (context + (new + 1) / 2)
     return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 

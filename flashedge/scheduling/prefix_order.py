@@ -14,8 +14,8 @@ def order_by_prefix(paths: Paths) -> Order:
     """Sort the paths, which is a walk through their radix tree: after each path comes one of the
     remaining paths that share most with it.
 
-    In no order do neighbours share more in sum: shared prefixes are ultrametric, so neighbours in
-    the walk span a heaviest tree over all pairs. Parents keep their relative order from level to
+    Neighbours share as much in sum as in any order: shared prefixes are ultrametric, so neighbours
+    in the walk span a heaviest tree over all pairs. Parents keep their relative order from level to
     level. Ref: arXiv 2509.00195 §4.2, App. A; docs/adr/0006.
     """
     return tuple(sorted(range(len(paths)), key=lambda i: tuple(paths[i])))

@@ -1,4 +1,4 @@
-"""Check the scores of steps, and turn the scores of a path's steps into one."""
+"""Checks the scores of steps, and turns the scores of a path's steps into one."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ AGGREGATES = tuple(_AGGREGATES)
 
 def aggregate(scores: Sequence[float], how: str) -> float:
     """scores: (num_steps,) in [0, 1], in the path's order -> one number in [0, 1]. how: last, min,
-    prod or mean; RequestError for any other. A path without a score gets 0. Ref: search-and-learn's
-    `aggregate_scores` (mean is ours)."""
+    prod or mean. Raises RequestError for any other. A path without a score gets 0. Ref:
+    search-and-learn's `aggregate_scores` (mean is ours)."""
     take = _AGGREGATES.get(how)
     if take is None:
         known = ", ".join(AGGREGATES)

@@ -87,7 +87,8 @@ class Finish:
     votes: tuple[Vote, ...]
     """The winner first. Empty if no path has an answer."""
     cut_by: str | None = None
-    """What ended the search early: certainty, non_convergence, budget, reward or futility."""
+    """What ended the search early: certainty, non_convergence, budget, reward or futility. None if
+    nothing did."""
     unlikely: bool = False
     """Whether the search gave up because no path that it could still find is good enough. The
     answer is probably wrong."""
@@ -137,8 +138,6 @@ class Reached:
 
 Result = Generated | Scored | Clustered | ProbeResult | Reached
 
-# ---------------------------------------------------------------- lookahead
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookahead:
@@ -146,5 +145,5 @@ class Lookahead:
 
     granularity: Granularity
     seeds: tuple[int, ...]
-    """Seeds of the next children in order, as many as the node can get at most. Empty if nothing
-    follows the node."""
+    """Seeds of the next children in order, as many as the node may be expected to get at most (see
+    `voting.Search.look_ahead`). Empty if nothing follows the node."""

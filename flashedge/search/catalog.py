@@ -68,7 +68,8 @@ def make_search(
     """Create the search of a strategy. options: see `_OPTIONS`. programs: the user's own
     strategies, which can't replace a built-in one. judges: what one score of the verifier is about.
     common: n, branching, max_step_tokens, max_steps, aggregate and selection, of which each search
-    takes those that are fields of it. Raises NotFound, RequestError."""
+    takes those that are fields of it. Raises NotFound for an unknown strategy, and RequestError for
+    options, a policy or a verifier that do not suit the strategy."""
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
     counts = find_lead(policy) is not None
@@ -187,7 +188,7 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
 
 
 def _check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises RequestError."""
+    """Return the options with checked values. Raises RequestError."""
     known = _OPTIONS.get(strategy, {})
     for name in given:
         if name not in known:

@@ -111,11 +111,13 @@ class StepEnd:
     into the context, because the step is whole and can be scored. vLLM reports the same."""
 
     max_tokens: int
+    """Most tokens of the step."""
     room: int
     """Tokens that fit into the context after the step's path."""
     boundary: BoundaryRule | None
     """None when the step does not end at a boundary."""
     stop_ids: Set[int]
+    """Ids that end the path."""
 
     def find_reason(self, previous: int | None, token: int, count: int) -> FinishReason | None:
         """Why `token` is the last of the step, or None if it is not. count: tokens of the step with
@@ -129,7 +131,8 @@ class StepEnd:
         return FinishReason.STEP_LIMIT if count == self.max_tokens else None
 
     def cut(self, token_ids: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """(number of tokens that belong to the step, why the last of them ends it, or None)."""
+        """Returns how many of the tokens belong to the step, and why the last of these ends it, or
+        None if the step goes on."""
         previous = None
         for count, token in enumerate(token_ids, 1):
             if (reason := self.find_reason(previous, token, count)) is not None:

@@ -44,7 +44,7 @@ class NodeStatus(StrEnum):
     GENERATED = "generated"
     ACTIVE = "active"  # scored, may be continued
     PRUNED = "pruned"
-    DUPLICATE = "duplicate"  # same text as a sibling that was kept
+    DUPLICATE = "duplicate"  # its path has the same text as another one of its level
     COMPLETE = "complete"  # the path ends here
     CANCELLED = "cancelled"
 
@@ -84,8 +84,8 @@ class Node:
 
 
 class Vector(Generic[T]):
-    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change: to
-    change one of 20,000 items copies 128 references of its chunk and 157 of all chunks."""
+    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change: to set
+    one of 20,000 items, it copies the 128 references in one chunk and those to all 157 chunks."""
 
     __slots__ = ("_chunks", "_size")
 
@@ -199,9 +199,6 @@ def _length(node: Node) -> int:
     return len(node.segment.token_ids) if node.segment else 0
 
 
-# ---------------------------------------------------------------- the tree
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """All nodes of a run. Ids follow the order of expansion, never of arrival."""
@@ -257,8 +254,6 @@ class Tree:
     def set_answers(self, answers: Mapping[NodeId, str | None]) -> Tree:
         return self._replace(tuple(replace(self.nodes[n], answer=a) for n, a in answers.items()))
 
-    # ------------------------------------------------------------ paths
-
     def path(self, node: NodeId) -> tuple[Node, ...]:
         """Nodes from the first one below the root to `node`."""
         nodes: list[Node] = []
@@ -292,8 +287,6 @@ class Tree:
     def committed_tokens(self) -> int:
         """Generated tokens of all nodes. Cancelled nodes have none."""
         return self.nodes.tokens
-
-    # ------------------------------------------------------------ inner
 
     def _move(self, node: NodeId, to: NodeStatus) -> Node:
         at = self.nodes[node]

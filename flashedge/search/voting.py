@@ -141,8 +141,6 @@ S = TypeVar("S", bound=SearchState)
 Move = tuple[S, tuple[Command, ...]]
 """A new state and the commands that follow from it."""
 
-# ---------------------------------------------------------------- the search
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(ABC, Generic[S]):
@@ -152,6 +150,7 @@ class Search(ABC, Generic[S]):
     scores_levels: ClassVar[bool] = True
     """Whether paths are scored."""
     n: int
+    """Paths to finish. In MCTS, rollouts."""
     aggregate: str = "last"
     """How step scores become a path's score: last, min, prod or mean."""
     selection: str = "weighted"

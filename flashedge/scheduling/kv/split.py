@@ -105,8 +105,8 @@ class KvMemory:
         )
 
     def choose_split(self, load: Workload) -> KvSplit:
-        """Find the fastest split for a level. Among equals it prefers sharing to alternating, and
-        then the largest decode batch. Raises ConfigError if the memory does not hold one path."""
+        """Find the fastest split for a level. Among equals prefer sharing to alternating, and then
+        the largest decode batch. Raises ConfigError if the memory does not hold one path."""
         decode, prefill = self._plan_stages(load, self.kv_bytes, self.kv_bytes)
         splits: list[KvSplit] = []
         if decode.choices and prefill.choices:

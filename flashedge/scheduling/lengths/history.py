@@ -37,8 +37,8 @@ BETWEEN, WITHIN = 0.35**2, 0.2**2
 """Assumed variances of the mean logarithm over prompts, and of the logarithm over outputs of one
 prompt, before runs are known."""
 PRIOR_OUTPUTS = 4
-"""How many runs WITHIN counts as, and how many outputs of one prompt the variance that was learned
-from all runs counts as."""
+"""How many runs WITHIN counts as, before runs are known. The variance learned from all runs then
+counts as this many outputs of a single prompt."""
 LEAST_VARIANCE = 0.05**2
 """Lower bound of both variances, since a few equal outputs do not show that all are equal."""
 STEPS = 4

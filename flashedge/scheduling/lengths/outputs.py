@@ -35,7 +35,8 @@ class LengthRequest:
 
     @property
     def prompt_key(self) -> bytes:
-        """An 8-byte hash of the text or, if there is no text, of the token ids."""
+        """An 8-byte hash of the text or, if there is no text, of the token ids. One prompt that is
+        known once by each counts as two."""
         data = self.text.encode() or array("q", self.prompt_ids).tobytes()
         return hashlib.blake2b(data, digest_size=8).digest()
 

@@ -88,7 +88,7 @@ def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
 class KvShares:
     """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1]. Paths
     share their beginnings, and pruned ones are dropped: a beam search holds about a third of what
-    as many whole paths would. The share is measured on runs that finish. Before, it is 1."""
+    as many whole paths would. The share is measured on runs that finish; until then it is 1."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}

@@ -1,5 +1,5 @@
-"""What users see of runs and programs that are not over: their place in the queue, the lengths that
-are predicted, and when they start.
+"""Estimates for users, about runs and programs that are not over: their place in the queue, their
+predicted lengths, and when they start.
 
 Started runs share the generator's speed, each by the number of its sequences, since a batch draws
 all of its sequences equally fast. As many are assumed to run at once as now: when one is over, the

@@ -48,7 +48,7 @@ class Decay:
 MEASURED_DECAY = Decay(factor=0.5, interval_s=5.0)
 """γ and Δ, whose values the paper's text lacks. Chosen on 24 November 2026 in a simulation
 (docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean latencies are
-within 2 % of those without decay, the one with the shortest longest wait."""
+within 2 % of those without decay, the one whose longest wait is shortest."""
 
 
 def compute_risk_weight(waiting: int, max_batch: int) -> float:

@@ -19,8 +19,8 @@ from flashedge.scheduling.lengths.distribution import (
 )
 
 ROUNDED_TOKENS = 16
-"""Drawn tokens are rounded down to a multiple of this, since the cache of figures holds each number
-apart: with 1 it would hardly ever hit, and with 160 most answers would seem to have just begun."""
+"""Drawn tokens are rounded down to a multiple of this, since each number has its own entry in the
+cache of figures: with 1 few lookups would hit, and with 160 most answers would seem just begun."""
 LEAST_LEFT = 0.02
 """Share of a member's work that counts as left until the member is over. With it, members that are
 past their estimates are still ordered by their size, for which any small share is enough."""
@@ -77,7 +77,8 @@ class Member:
     """Limit of one output."""
     prompt_tokens: int = 0
     kv_share: float = 1.0
-    """Share of the tokens of all its sequences whose KV it holds at its peak. See `KvShares`."""
+    """Share of the tokens of all its sequences whose KV it holds at its peak. See
+    `admission.KvShares`."""
     lengths: LengthDistribution | None = None
     """The length of one output. None until it is predicted."""
     drawn_tokens: int = 0

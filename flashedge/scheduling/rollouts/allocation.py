@@ -7,8 +7,8 @@ The score of a run, by which its degree of parallelism (DOP) is chosen, is
 The first term favours old runs, so that nothing starves; its logarithm keeps one of them from
 taking everything. The second favours runs that are about to end early.
 
-Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: as printed, each target is at least 1,
-so that their sum can exceed M; here it is at most M. No run gets more rollouts than it can use.
+Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: the paper's targets are at least 1
+each, so that their sum can exceed M; here it is at most M. No run gets more than it can use.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,8 +107,8 @@ class Allocator:
     def _settle(
         self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
-        """Let runs keep up to `slack` rollouts above their targets, and give the others what the
-        budget has left of theirs. If the budget is too small for that, all get their targets."""
+        """Let runs keep up to `slack` rollouts above their targets, and raise the others towards
+        theirs with what the budget has left. If it is too small for that, all get their targets."""
         target = self.divide(runs, budget, now_s)
         most = {run.key: run.most for run in runs}
         found: Allocation = {}

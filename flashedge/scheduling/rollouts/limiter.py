@@ -110,8 +110,8 @@ class RolloutLimiter:
         cost: RolloutCost | None,
     ) -> Limit:
         """Find M and the reason for it. cost: None where the device was not measured, which allows
-        one rollout for each run. The load only lowers M. Where M is the number of runs with `IDLE`,
-        it is so with any load."""
+        one rollout for each run. A load only lowers M: where M is the number of runs with `IDLE`,
+        it is that with any load."""
         least = len(runs)
         growing = [run for run in runs if allocator.find_most(run) > 1]
         if load.has_waiting:
@@ -127,9 +127,8 @@ class RolloutLimiter:
         alone_s, with_others_s = token_s(own, least), token_s(load.others + own, least)
         most = least + sum(allocator.find_most(run) - 1 for run in growing)
 
+        # Factor of rollouts a second, by the rollouts in flight. Others must exceed the first one.
         gains = {least: self.least_gain}
-        """Factor of rollouts a second, by the rollouts in flight. The first entry is the least gain
-        that others must exceed."""
         reason = "the runs have a use for no more"
         for budget in range(least + 1, most + 1):
             sequences = own + round((budget - least) * branching)

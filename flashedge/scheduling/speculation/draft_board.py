@@ -25,6 +25,8 @@ _S = DraftState
 
 @dataclass(slots=True, eq=False)
 class _BoardLevel:
+    """The beams and drafts of one level of a run."""
+
     generating: int = 0
     """Beams whose step is being generated."""
     finished: int = 0
@@ -200,8 +202,6 @@ class DraftBoard:
         for level in self._levels.values():
             self._drop(level.drafts.values())
         self._levels.clear()
-
-    # ------------------------------------------------------------ inner
 
     def _list_levels(self, run: str) -> list[_BoardLevel]:
         return [level for (owner, _), level in self._levels.items() if owner == run]

@@ -39,7 +39,7 @@ class Exits:
     """τ: a leaf whose reward is less than this is futile."""
 
     def check(self, aggregate: str) -> None:
-        """Raises RequestError for an exit under an aggregate whose leaves bound nothing."""
+        """Raises RequestError if a negative exit is on and a leaf's reward bounds nothing."""
         if (self.negative_exit or self.cut_rollouts) and aggregate not in BOUNDING:
             raise RequestError(
                 f"negative exits need an aggregate that only falls as a path grows, and"

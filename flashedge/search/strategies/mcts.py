@@ -113,8 +113,6 @@ class Mcts(Search[MctsState]):
         tokens = state.tree.committed_tokens
         return self.vote(replace(state, taken_tokens=tokens, frontier=flying or state.frontier))
 
-    # ------------------------------------------------------------ what a search that votes needs
-
     def limit_step(self, depth: int) -> int:
         return self.max_step_tokens
 
