@@ -19,11 +19,12 @@ from flashedge.search.voting import BUDGET
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""Seconds between two reports of a run's progress. The run's end is reported at once."""
+"""Seconds between two reports of a run's progress. The run's end is reported at once. Chosen by
+hand: each report is a request to the daemon, and at ten times as much the progress bar jumps."""
 MAX_DEATHS = 3
-"""Times that the daemon may end during a run of one problem before the problem counts as failed.
-With 1 a restart of the daemon would fail every open problem; without a limit, a problem that kills
-the daemon would be tried forever."""
+"""A problem counts as failed when the daemon has ended during this many of its runs. With 1 a
+restart of the daemon would fail every open problem; without a limit, a problem that kills the
+daemon would be tried forever."""
 BATCH_PRIORITY = 1
 """The priority of a batch's runs, unless the settings have another. Chats and single searches have
 0 and go before them."""
@@ -67,8 +68,8 @@ class Attempts:
         notify: Callable[[], None] = lambda: None,
     ) -> None:
         """key: part of the runs' ids. settings: fields of POST /v1/runs without the problem.
-        retry_failed: whether to repeat a run that failed in an earlier call. notify: called after
-        each report of a run's progress."""
+        retry_failed: whether to repeat a run that failed in an earlier batch with this key. notify:
+        called after each report of a run's progress."""
         self._client = client
         self._key = key
         self._settings = {"priority": BATCH_PRIORITY, **settings}
@@ -98,12 +99,12 @@ class Attempts:
         budget: most tokens of the whole tree, instead of the settings' limit. earlier: the attempt
         to continue; it is also the result if no later run finishes.
 
-        The daemon may have runs of the problem from an earlier call. An open one is awaited. A
-        finished one is the result, and so is a failed one without `retry_failed`. Interrupted and
-        cancelled ones are repeated.
+        The daemon may have runs of the problem from an earlier batch with this key. An open one is
+        awaited. A finished one is the result, and so is a failed one without `retry_failed`.
+        Interrupted and cancelled ones are repeated.
 
-        Raises RequestError when the daemon refuses the settings, DaemonError or EngineDead when it
-        stays away, Stopping if the run has not started when `stop` is called.
+        Raises RequestError when the daemon refuses the settings, DaemonError or EngineDead when the
+        daemon or an engine stays away, Stopping if the run has not started when `stop` is called.
         """
         best, number, deaths = earlier, 0 if earlier is None else earlier.number + 1, 0
         while True:
@@ -203,12 +204,16 @@ class Attempts:
 
     async def _await_end(self, name: str) -> dict[str, Any]:
         """Return the run's object once it is over. Polls instead of reading the events, which are
-        most of a run's traffic. Deletes a run that `stop` dropped, and raises Stopping for it."""
+        most of a run's traffic. A run that somebody deletes counts as cancelled. Deletes a run that
+        `stop` dropped, and raises Stopping for it."""
         self._open.setdefault(name, None)
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
-            run = await self._retry(lambda: self._client.run(name, LOOK_S))
+            try:
+                run = await self._retry(lambda: self._client.run(name, LOOK_S))
+            except errors.NotFound as error:
+                run = {"id": name, "status": "cancelled", "error": {"message": str(error)}}
             if run["status"] not in OPEN_STATUSES:
                 break
             is_running = run["status"] == "running"

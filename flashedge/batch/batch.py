@@ -1,8 +1,8 @@
 """Solve a batch of problems: several at a time, one record each, with an optional shared budget.
 
-A shared budget is spent in rounds. In the first, every problem gets the same share. Each later one
-divides what is left among the problems that ran out of tokens, by their uncertainty, and continues
-their runs. Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
+A shared budget is spent in rounds. In the first, every problem gets the same share. Each later
+round divides what is left among the problems that ran out of tokens, by their uncertainty, and
+continues their runs. Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
 """
 
 import asyncio
@@ -18,9 +18,10 @@ from flashedge.files.problems import FileProblem
 from flashedge.runtime.drive.tasks import run_workers
 from flashedge.search.voting import BUDGET
 
-LEAST_GRANT_TOKENS = 64
-"""The smallest share for which a run is continued. Chosen by hand: with a tenth, runs would resume
-for a part of one step; with ten times as many, the rest of a small budget would stay unspent."""
+LEAST_SHARE_TOKENS = 64
+"""The smallest share for which a run is continued, unless less takes it to its cap. Chosen by hand:
+with a tenth, runs would resume for a part of one step; with ten times as many, the rest of a small
+budget would stay unspent."""
 FIRST_JOBS = 3
 """Problems that run before the first result. Each result lets one more start, up to `jobs`. Many
 that start together also end together, so the first result would come late; one alone would leave
@@ -49,7 +50,7 @@ class Budget:
         shares = share_budget(self.total_tokens, [claim] * num_problems)
         if 0 in shares:
             raise RequestError(
-                f"{self.total_tokens} tokens are not one for each of {num_problems} problems",
+                f"{self.total_tokens} tokens are too few: {num_problems} problems need one each",
                 hint="raise --budget-tokens-total",
                 param="budget_tokens_total",
             )
@@ -67,10 +68,10 @@ class Claim:
 
 
 def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
-    """Divide `left_tokens` among the claims, none of which gets more than it wants. claims: (k,) ->
-    (k,) tokens in proportion to 1 - certainty, or to 0.01 where that is less, so that a certain
-    problem gets a little too. What a claim does not want goes to the others. Rounded down, so a few
-    tokens may be left over. Ref: arXiv 2412.20993 App. B.2; the formula is ours."""
+    """Divide `left_tokens` among the claims, in proportion to 1 - certainty. This weight is at
+    least 0.01, so that a certain problem gets a little too. No claim gets more than it wants; the
+    others get the rest. Returns the tokens of each claim. They are rounded down, so a few may be
+    left over. Ref: arXiv 2412.20993 App. B.2; the formula is ours."""
     weights = [max(0.01, 1.0 - (c.certainty or 0.0)) for c in claims]
     shares = [0] * len(claims)
     left = max(0, left_tokens)
@@ -91,14 +92,14 @@ def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
 
 def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tuple[int, ...]:
     """Divide like `share_budget`, but give no share smaller than `least_tokens`. A claim that wants
-    less gets all that it wants. The most certain claims get nothing until every other share is
-    large enough."""
+    less gets all that it wants. The most certain claims are left out, one after the other, until
+    the shares of those that remain are large enough."""
     open_claims = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
     open_claims.sort(key=lambda i: claims[i].certainty or 0.0)
     while open_claims:
         shares = share_budget(left_tokens, [claims[i] for i in open_claims])
-        enough = (min(least_tokens, claims[i].wanted_tokens) for i in open_claims)
-        if all(share >= least for share, least in zip(shares, enough, strict=True)):
+        minima = (min(least_tokens, claims[i].wanted_tokens) for i in open_claims)
+        if all(share >= least for share, least in zip(shares, minima, strict=True)):
             given = dict(zip(open_claims, shares, strict=True))
             return tuple(given.get(i, 0) for i in range(len(claims)))
         open_claims.pop()
@@ -129,7 +130,8 @@ class Batch:
         self._slots = asyncio.Semaphore(self._num_slots)
         self._budget = budget
         self._shares: dict[int, int | None] = {}
-        """The problems of this round by index, each with the most tokens of its tree."""
+        """The problems of this round by index, each with the most tokens of its tree, or None
+        without a shared budget."""
         self._cut: dict[int, Attempt] = {}
         """Attempts that ran out of their share and may be continued."""
         self.is_stopping = False
@@ -162,8 +164,6 @@ class Batch:
         except asyncio.CancelledError:
             self.num_cancelled = await self._attempts.cancel_open()
             raise
-
-    # ------------------------------------------------------------ inner
 
     async def _solve_in_slot(self, index: int) -> None:
         with suppress(Stopping):
@@ -199,7 +199,7 @@ class Batch:
         ]
         left = self._budget.total_tokens - self.tokens
         shares: dict[int, int | None] = {}
-        for i, more in zip(waiting, top_up(left, claims, LEAST_GRANT_TOKENS), strict=True):
+        for i, more in zip(waiting, top_up(left, claims, LEAST_SHARE_TOKENS), strict=True):
             if more:
                 shares[i] = (self._cut[i].tokens or 0) + more
             else:

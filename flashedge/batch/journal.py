@@ -25,6 +25,8 @@ from flashedge.search.voting import BUDGET
 
 
 class SheetRecord(journal.JournalRecord, Protocol):
+    """What a `SheetJournal` asks of its records."""
+
     @property
     def id(self) -> ProblemId: ...
     @property
@@ -92,7 +94,7 @@ def _has_content(path: Path) -> bool:
 
 
 def _read_sheet(file: FileIO) -> dict[str, Any] | None:
-    """The sheet's fields. None if the sheet is empty or incomplete."""
+    """Return the sheet's fields, or None if it is empty or incomplete."""
     file.seek(0)
     try:
         fields = json.loads(file.readall())
@@ -153,14 +155,15 @@ class Tally:
         """Problems that have an answer in the input and did not fail."""
         self.correct = sum(record.correct is True for record in records)
         self.accuracy = self.correct / self.graded if self.graded else None
+        """The share of the graded problems that are correct. None if none is graded."""
         self.cut = sum(record.cut_by == BUDGET for record in records)
         """Problems that a token budget cut short."""
         self.tokens = sum(record.tokens or 0 for record in records)
 
 
 def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:
-    """The problems in the order of the file. Raises ConfigError, also where two share an id, and
-    StoreError."""
+    """Read the problems in the order of the file. Raises ConfigError, also where two share an id,
+    and StoreError."""
     problems = read_problems(path)
     seen = set[ProblemId]()
     for problem in problems:

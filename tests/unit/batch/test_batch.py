@@ -191,6 +191,20 @@ def test_a_second_ctrl_c(folder: Folder, daemon: BatchDaemon, monkeypatch: Patch
     assert (1 in folder.records(), 2 in folder.records()) == (True, False)
 
 
+def test_a_deleted_run_ends_its_problem(
+    folder: Folder, daemon: BatchDaemon, monkeypatch: Patch
+) -> None:
+    def deleting(request: Any) -> Any:
+        if daemon.looks == 2:
+            daemon.runs.clear()
+        return daemon.answer(request)
+
+    folder.give({"problem": "slow 1"})
+    monkeypatch.setattr(daemon, "handler", deleting)
+    folder.ends(1, "")
+    assert folder.records()[1]["error"]["code"] == "cancelled"
+
+
 def test_problems_in_flight(folder: Folder, daemon: BatchDaemon, monkeypatch: Patch) -> None:
     """They are few before the first result, and submitted in the file's order."""
     folder.give({"problem": "right 1"}, *({"problem": f"slow {number}"} for number in range(9)))
@@ -280,7 +294,7 @@ def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
         (("--input", source, "--output", source), "is the input"),
         ((*files, "--jobs", "0"), "must be in [1, 64]"),
         (("--input", source, "--output", "/nowhere/r"), "no folder /nowhere"),
-        ((*files, "--budget-tokens-total", "2"), "not one for each"),
+        ((*files, "--budget-tokens-total", "2"), "too few"),
     ):
         done = cli("solve", *arguments)
         assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
