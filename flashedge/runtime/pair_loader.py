@@ -33,6 +33,7 @@ OpenPair = Callable[[str], ServedPair]
 @dataclass(slots=True)
 class _Wait:
     count: int = 0
+    """Requests that wait for the pair."""
     loaded: asyncio.Future[ServedPair] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -42,7 +43,7 @@ class PairLoader:
     def __init__(
         self, open_pair: OpenPair, plain: PlainRequests, most: int, first: ServedPair | None = None
     ) -> None:
-        """most: how many pairs are loaded at once. first: the pair that `start` loads."""
+        """most: the most pairs that are loaded at once. first: the pair that `start` loads."""
         self._open = open_pair
         self._plain = plain
         self._most = most
@@ -52,7 +53,7 @@ class PairLoader:
         self._waits: dict[str, _Wait] = {}
         """In the order in which the pairs were asked for."""
         self.failure: str | None = None
-        """Why the last load failed."""
+        """Why the last load failed. None if it did not."""
         self._starting: ServedPair | None = None
         self._leaving: str | None = None
         self._was_released = asyncio.Event()
@@ -121,7 +122,7 @@ class PairLoader:
             self.release(name)
 
     async def rank_programs(self, name: str, keys: Sequence[str]) -> None:
-        """Does nothing for a pair that is not loaded."""
+        """Send the order of programs to the pair's engines, if it is loaded."""
         pair = self._loaded.get(name)
         if pair is not None:
             await pair.rank_programs(keys)
@@ -176,8 +177,6 @@ class PairLoader:
         wait.loaded.exception()  # nobody may be left to read it
 
     async def _load(self, name: str) -> ServedPair:
-        while len(self._loaded) >= self._most:
-            await self._unload_one()
         pair = await self._open_fitting(name)
         log.info("loading the pair %s", name)
         self._starting = pair
@@ -192,11 +191,13 @@ class PairLoader:
         return pair
 
     async def _open_fitting(self, name: str) -> ServedPair:
-        """Build a pair. While it does not fit together with the loaded ones, unload one. A pair
-        with a bad or missing checkpoint fails at once."""
+        """Build a pair. While it lacks a place or does not fit together with the loaded ones,
+        unload one. An unknown pair, or one with a bad or missing checkpoint, fails at once."""
         while True:
             try:
-                return await asyncio.to_thread(self._open, name)
+                pair = await asyncio.to_thread(self._open, name)
+                if len(self._loaded) < self._most:
+                    return pair
             except ConfigError as error:
                 if isinstance(error, CheckpointError) or not self._loaded:
                     raise
@@ -243,6 +244,6 @@ class IdleClock:
         self.busy_at = time.monotonic()
 
     def keep_alive(self, seconds: float | None) -> None:
-        """Set how long the engines stay loaded after the request that begins now. None: as long as
-        the setting says. Negative: they are never unloaded. The last request decides."""
+        """Set how long the engines stay loaded after the request that begins now. None stands for
+        the setting. With a negative number they are never unloaded. The last request decides."""
         self._keep_alive_s = self._usual_s if seconds is None else seconds

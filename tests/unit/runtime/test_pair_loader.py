@@ -109,8 +109,9 @@ async def test_pairs_that_dont_fit_together_take_turns() -> None:
     assert rig.log == ["+a", "a1", "-a", "+b", "b1"]
 
 
-async def test_a_pair_whose_files_are_missing_unloads_no_other() -> None:
-    rig = Rig(most=3)
+@pytest.mark.parametrize("most", [1, 3])
+async def test_a_pair_whose_files_are_missing_unloads_no_other(most: int) -> None:
+    rig = Rig(most)
     await rig.use("a", "a1", 0)
     rig.opens = lambda name: CheckpointError("not on this machine")
     with pytest.raises(CheckpointError):
