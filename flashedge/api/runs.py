@@ -34,7 +34,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     async def submit(request: Request, body: SolveBody) -> RunHandle:
         pair = pairs.find(body.pair, "pair")
         spec = build_solve_spec(body, pair, deterministic=pairs.deterministic)
-        service.keep_alive(parse_keep_alive(body.keep_alive))
+        service.idle.keep_alive(parse_keep_alive(body.keep_alive))
         async with service.use_pair(spec.pair):
             prompt_ids = await service.encode_prompt(spec)
             return service.submit(

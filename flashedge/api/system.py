@@ -103,7 +103,7 @@ def system_router(service: Service) -> APIRouter:
     @router.post("/v1/unload", status_code=202)
     async def unload() -> Response:
         """Unload the engines as soon as nothing uses them. The next run or request loads them."""
-        service.keep_alive(0)
+        service.idle.keep_alive(0)
         return Json({"loaded": list(service.loaded)}, status_code=202)
 
     return router

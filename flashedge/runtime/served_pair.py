@@ -79,6 +79,8 @@ ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairState:
+    """A pair as the metrics see it. `queued` and `running` count its runs."""
+
     health: ServiceHealth
     queued: int
     running: int
@@ -162,8 +164,6 @@ class ServedPair:
         """The digest of the pair's files, computed once."""
         self._plain: PlainRequests | None = None
         self._protocols: ASGIApp | None = None
-
-    # ------------------------------------------------------------ life
 
     async def start(self, plain: PlainRequests) -> None:
         """Start the engines and their self-test, which goes on while they serve. If the engines
@@ -290,8 +290,6 @@ class ServedPair:
         generator, verifier = self._engines.generator, self._engines.verifier
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
-    # ------------------------------------------------------------ for runs and chats
-
     def check_serves(self) -> None:
         """Raises EngineDead while the pair is loading, and if its engines failed to start."""
         health = self.health()
@@ -308,13 +306,20 @@ class ServedPair:
         characters = sum(len(message.content) for message in messages)
         if characters > (longest := most * codec.longest_token):
             limit = f"{most} tokens, which are {longest} characters at most"
-            raise _overflow(f"{characters} characters", limit)
+            raise _build_overflow(f"{characters} characters", limit)
         if self._pair.system_prompt and messages[0].role != "system":
             messages = (Message(role="system", content=self._pair.system_prompt), *messages)
         ids = codec.encode_chat(messages, request.chat_template_kwargs)
-        if len(ids) >= most:
-            raise _overflow(f"{len(ids)} tokens", str(most))
+        self.count_room(ids)
         return ids
+
+    def count_room(self, prompt_ids: TokenIds) -> int:
+        """Count the tokens that fit into the generator's context after a prompt. Raises
+        ContextOverflow if none does."""
+        most = self.max_model_len
+        if len(prompt_ids) >= most:
+            raise _build_overflow(f"{len(prompt_ids)} tokens", str(most))
+        return most - len(prompt_ids)
 
     def check_step_rule(self, name: str) -> None:
         """Raises RequestError for a rule that the generator does not know, and for marker words
@@ -347,8 +352,8 @@ class ServedPair:
         return VERIFIER_FAMILIES[self._pair.verifier.family].scores_probability
 
     def list_judged(self, text: str, steps: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """What the verifier judges one by one: the steps into which a search of this pair would
-        split the text, or the whole answer. steps: of a solution that is split already."""
+        """List what the verifier judges one by one: the steps into which a search of this pair
+        would split the text, or the whole answer. steps: of a solution that is split already."""
         if steps:
             return steps if self.judges == "steps" else ("".join(steps),)
         if self.judges == "steps" and self._pair.judge == STEPS:
@@ -357,7 +362,7 @@ class ServedPair:
         return thinking.judge_answer(text, self.judges)
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Score a solution outside any run. Repeated after an engine's restart."""
+        """Score a solution outside any run, again after a restart of the verifier."""
         verifier = self._engines.verifier
         return await retry_after_restart(
             verifier, lambda: verifier.score(request), lambda restart_s: None
@@ -393,7 +398,7 @@ def _join(texts: Mapping[str, str | None], *others: str) -> str | None:
     return "; ".join([*told, *others]) or None
 
 
-def _overflow(size: str, limit: str) -> ContextOverflow:
+def _build_overflow(size: str, limit: str) -> ContextOverflow:
     return ContextOverflow(
         f"the problem has {size}; the generator's context holds {limit}",
         hint="shorten it",

@@ -57,6 +57,10 @@ from flashedge.types import Timing, TokenIds, Usage
 
 log = logging.getLogger(__name__)
 
+STOP_TIMEOUT_S = 10.0
+"""Seconds in which cancelled runs must end when the daemon stops; one that hangs is interrupted.
+Chosen by hand: runs end in milliseconds, and users wait for `flashedge down`."""
+
 
 class Service:
     """Serves pairs: their engines, their runs, and requests outside any run."""
@@ -106,7 +110,7 @@ class Service:
             run.cancel(STOPPED)
         await self._plain.stop()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10)  # a run that hangs ends as interrupted
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_S)
         for scheduler in self._schedulers.values():
             await scheduler.stop()
         await self._boosting.stop()
@@ -130,10 +134,6 @@ class Service:
         """Whether loaded pairs have passed their idle timeout."""
         return self._loader.shown is not None and self.idle.is_due
 
-    def keep_alive(self, seconds: float | None) -> None:
-        """See `IdleClock.keep_alive`."""
-        self.idle.keep_alive(seconds)
-
     def load(self) -> None:
         """Begin to load the default pair. `health` reports how far that is."""
         self._loader.failure = None
@@ -155,7 +155,7 @@ class Service:
             self.idle.note_end()
 
     def scheduler(self, pair: str) -> PairScheduler:
-        """The pair's scheduler, built with the first use."""
+        """Return the pair's scheduler, which its first use builds."""
         if pair not in self._schedulers:
             self._schedulers[pair] = PairScheduler(
                 pair,
@@ -167,8 +167,8 @@ class Service:
         return self._schedulers[pair]
 
     def pairs(self) -> dict[str, PairState]:
-        """The pairs that are loaded or being loaded, by name: last the most recently used
-        one, then the one being loaded. Without any, the default pair."""
+        """Describe the loaded pairs by name, the most recently used one last, then the one that is
+        being loaded. Without any, describe the default pair."""
 
         async def read_nothing() -> dict[str, EngineView]:
             return {}
@@ -206,7 +206,7 @@ class Service:
     ) -> RunHandle:
         """Queue a run. Its pair must be in use (`use_pair`); the run keeps it loaded.
 
-        prompt_ids: what `encode_prompt` returned. None: the request's own, else encoded here.
+        prompt_ids: what `encode_prompt` returned. By default the request's own, else encoded here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         caller: who asks, and how urgently.
@@ -225,8 +225,8 @@ class Service:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
         run_id, scheduler = run_id or create_run_id(), self.scheduler(pair.name)
-        scheduler.queue.check_room()  # before the program is known to anybody
         scheduler.set_capacity(pair.capacity)
+        scheduler.queue.check_room()  # before the program is known to anybody
         state = scheduler.add_run(run_id, plan.request, prompt_ids, caller)
         scheduler.queue.reserve(run_id)
         find_estimate = partial(scheduler.estimate_run, run_id)
@@ -261,9 +261,9 @@ class Service:
         status: str | None = None,
         text: str | None = None,
     ) -> list[dict[str, Any]]:
-        """List runs as `RunStore.list` chooses them, each as `summarize` describes it. A search for
-        `text` may read every run, so it runs in a thread."""
-        read = partial(self._store.list, limit=limit, before=before, status=status, text=text)
+        """List the runs that `RunStore.list_runs` chooses, as `summarize` describes them. A search
+        for `text` may read every run, so it runs in a thread."""
+        read = partial(self._store.list_runs, limit=limit, before=before, status=status, text=text)
         stored = read() if text is None else await asyncio.to_thread(read)
         return [summarize(run, self._runs.get(run.id)) for run in stored]
 
@@ -439,7 +439,7 @@ def _fit_request(
     """Encode the prompt if needed, and lower `max_path_tokens` to the context left after it. Raises
     ContextOverflow, and RequestError for what the pair can't do."""
     prompt_ids = prompt_ids or request.prompt_ids or pair.encode_prompt(request)
-    room = pair.max_model_len - len(prompt_ids)
+    room = pair.count_room(prompt_ids)
     request = replace(request, max_path_tokens=min(request.max_path_tokens, room))
     pair.check_step_rule(request.step_rule)
     if request.deterministic and (found := pair.health().self_test) is not None:

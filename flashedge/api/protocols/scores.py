@@ -37,7 +37,7 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
         pair = pairs.find(parse_pair(body.model))
         ask = build_score_ask(body, pair, deterministic=pairs.deterministic)
         caller = read_caller(request, body.priority or 0)
-        service.keep_alive(parse_keep_alive(body.keep_alive))
+        service.idle.keep_alive(parse_keep_alive(body.keep_alive))
 
         async def answer() -> Sequence[SolutionScores]:
             async with service.use_pair(ask.pair):

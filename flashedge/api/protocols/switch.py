@@ -79,7 +79,7 @@ class ProtocolSwitch:
             if body.get("search") is not None or (name is not None and name.search is not None):
                 search = self._build_search(scope["path"], body, name, pair, tags)
                 send = add_result(search, scope["path"], send)
-            self._service.keep_alive(parse_keep_alive(body.get("keep_alive")))
+            self._service.idle.keep_alive(parse_keep_alive(body.get("keep_alive")))
             async with (
                 self._service.use_pair(pair.name) as served,
                 tag_requests(tags, search) as request,

@@ -39,7 +39,7 @@ class Plan:
     """What the user should know about that decision."""
 
     def list_decisions(self) -> dict[str, Any]:
-        """The fields that may differ from the request's, as plain JSON values."""
+        """List the fields that may differ from the request's, as plain JSON values."""
         fields = self.to_json()
         names = ("early_exit", "options", "early_exit_source", "early_exit_note")
         return {name: fields[name] for name in names}
@@ -54,7 +54,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """The inverse of `to_json`. Raises as `Request.from_json`."""
+        """Invert `to_json`. Raises as `Request.from_json`."""
         fields = dict(data)
         source, note = fields.pop("early_exit_source", None), fields.pop("early_exit_note", None)
         request = Request.from_json(fields)
@@ -82,6 +82,8 @@ def decide_boost(request: Request, mode: str) -> Request:
         return request
     options = request.options
     asked = options.get(BOOST)
+    if not isinstance(asked, bool | None):
+        return request  # `build_search` refuses it
     excluded = [name for name, usual in USUAL.items() if options.get(name, usual) != usual]
     if asked and excluded:
         raise RequestError(
@@ -90,7 +92,7 @@ def decide_boost(request: Request, mode: str) -> Request:
             param="options",
         )
     may_be = not (excluded or request.baseline or request.deterministic)
-    wants = bool(asked) or (asked is None and mode == ALL and may_be)
+    wants = asked or (asked is None and mode == ALL and may_be)
     is_on = wants and mode != OFF
     if asked is None and not is_on:
         return request
@@ -116,7 +118,7 @@ def decide_exit(request: Request, config: Config, fingerprint: Callable[[], str]
         note = f"the calibration of {found.date} is not used: {changed}; calibrate again"
         return Plan(request=request, early_exit_source=DEFAULTS, early_exit_note=note)
     if found.rule is None:
-        note = f"the calibration of {found.date} found no early exit that pays, so the run is whole"
+        note = f"the calibration of {found.date} found no early exit that pays, so none is used"
         chosen = replace(request, early_exit=None)
         return Plan(request=chosen, early_exit_source=CALIBRATION, early_exit_note=note)
     chosen = replace(request, early_exit=given.take_rule(found.rule))

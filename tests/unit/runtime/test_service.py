@@ -39,7 +39,7 @@ async def test_runs_go_one_after_the_other(rig: Rig) -> None:
     with pytest.raises(QueueFull):
         service.submit(BEAM)
     assert service.counts == {"queued": 2, "running": 1}
-    assert len(rig.store.list()) == 3, "what was refused is not stored"
+    assert len(rig.store.list_runs()) == 3, "what was refused is not stored"
     await asyncio.sleep(0.01)
     assert [run.status for run in runs] == ["running", "queued", "queued"]
     await ended(runs[0])
@@ -58,12 +58,14 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
         (replace(BEAM, pair="other"), EngineDead, "'other' is not loaded"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
         (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
+        (replace(BEAM, prompt_ids=(1,) * 256), ContextOverflow, "256 tokens"),
+        (replace(BEAM, strategy="mcts", options={"boost": "no"}), errors.RequestError, "boost"),
         (unsure, errors.RequestError, "can't end steps by the rule 'entropy'"),
     ]
     for spec, error, match in refused:
         with pytest.raises(error, match=match):
             rig.service.submit(spec)
-    assert rig.store.list() == []
+    assert rig.store.list_runs() == []
     await rig.assert_idle()
 
 
@@ -100,7 +102,7 @@ async def test_an_outcome_model_scores_each_whole_answer_once(serve: Serve) -> N
     with pytest.raises(errors.RequestError, match="whole answers") as caught:
         rig.service.submit(BEAM)
     assert "best_of_n" in str(caught.value.hint)
-    assert rig.store.list() == []
+    assert rig.store.list_runs() == []
     spec = replace(BEST, answers="whole", selection="best", aggregate="prod")
     result = await rig.service.submit(spec).result()
     completions = result["completions"]

@@ -139,7 +139,7 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: 
         (0.0, 1, True),
         (-1.0, 1e9, False),
     ):
-        service.keep_alive(asked)
+        service.idle.keep_alive(asked)
         async with service.use_pair("bundled"):
             assert not service.should_unload
         service.idle.busy_at -= idle_s
@@ -155,7 +155,7 @@ async def test_without_a_loaded_pair_the_next_request_loads_one(serve: Serve) ->
     async with service.use_pair("bundled"):
         run = service.submit(BEAM)
     assert (service.health().state, service.loaded) == ("ready", ("bundled",))
-    service.keep_alive(0)
+    service.idle.keep_alive(0)
     assert not service.should_unload, "a run is open"
     assert await ended(run) == "finished"
     await asyncio.sleep(0.1)
@@ -291,7 +291,7 @@ async def test_runs_start_about_when_they_are_expected_to(
         spec = replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
         runs.append(rig.service.submit(spec))
     for run in runs:
-        rig.service.scheduler("bundled").predict(run.id, lengths)
+        rig.service.scheduler("bundled").set_lengths(run.id, lengths)
     expected: list[tuple[str, float, float]] = []
     started: dict[str, float] = {}
     while len(started) < len(runs):
@@ -315,7 +315,7 @@ async def test_an_estimate_is_at_most_a_moment_old(
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
     assert [run.estimate.position for run in (first, second, third)] == [None, 0, 1]
     assert second.estimate.median_tokens is None
-    rig.service.scheduler("bundled").predict(second.id, lengths)
+    rig.service.scheduler("bundled").set_lengths(second.id, lengths)
     await asyncio.sleep(KEPT_S)
     assert second.estimate.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
     second.cancel("enough")
