@@ -65,7 +65,7 @@ async def drive(engines: Engines, manager: KvManager, spec: Request) -> tuple[Ou
         verifier=CountedVerifier(engines.verifier, manager),
     )
     prompt = prompt_of(shared, spec)
-    with manager.join(events.append, len(prompt), baseline=False) as memory:
+    with manager.join(events.append, len(prompt), is_baseline=False) as memory:
         driver = driver_of(shared, spec, events.append, on_turn=memory.follow)
         return await driver.run(), events
 

@@ -83,7 +83,7 @@ class ProgramMachine(RuleBasedStateMachine):
     @rule(data=st.data(), median=st.floats(1, 400))
     def predict(self, data: st.DataObject, median: float) -> None:
         run = data.draw(st.sampled_from([*self.waiting, *self.running]))
-        self._do(lambda: self.scheduler.predict(run, LogT(mu=log(median), sigma=0.3)))
+        self._do(lambda: self.scheduler.set_lengths(run, LogT(mu=log(median), sigma=0.3)))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(1, 300))

@@ -5,8 +5,8 @@ counts hold for every strategy: sampling, beam search, MCTS. Paths that were pru
 or cancelled count as lower bounds.
 
 A path that was cancelled within a node is known by its progress, which live runs report and stored
-runs lack. Stored runs leave out the node and its siblings, since counting only those siblings that
-ended would favour short ones.
+runs lack. In a stored run the node and its siblings are left out, since counting only those
+siblings that ended would favour short ones.
 """
 
 from collections import Counter, defaultdict
@@ -54,9 +54,7 @@ class PathCounter:
         ended: Counter[int] = Counter()
         cut: Counter[int] = Counter()
         for parent, children in self._levels:
-            start = path_tokens.get(parent)
-            if start is None:
-                continue
+            start = path_tokens[parent]
             is_known = self._sees_progress or all(child in self._ends for child in children)
             for child in children:
                 tokens, is_end = self._find_end(child)
@@ -74,8 +72,8 @@ class PathCounter:
         ]
         if sum(weight for _, _, weight in points) <= 0:  # not even a first step is known
             return None
-        tokens_, is_censored_, weights = zip(*points, strict=True)
-        return OutputLengths(tokens=tokens_, is_censored=is_censored_, weights=weights)
+        lengths, censored, weights = zip(*points, strict=True)
+        return OutputLengths(tokens=lengths, is_censored=censored, weights=weights)
 
     def measure_kv_share(self, width: int) -> float | None:
         """Divide the tokens of the largest level's paths by those of `width` whole paths.
@@ -88,8 +86,6 @@ class PathCounter:
         levels: dict[int, list[NodeId]] = defaultdict(list)
         depths = {ROOT: 0}
         for parent, children in self._levels:
-            if parent not in depths:
-                continue
             depth = depths[parent] + 1
             levels[depth] += children
             for child in children:

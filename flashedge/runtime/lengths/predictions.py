@@ -23,7 +23,7 @@ from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest
 from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
-OFF = "off"
+OFF = "off"  # the value of the setting scheduling_lengths
 MAX_RUNS, MAX_READING_S = 2_000, 5.0
 """Limits on the stored runs that are read for a pair, newest first. Chosen by hand: the first
 predictions wait for the reading, and a tenth may hold no run of a rare strategy."""
@@ -104,9 +104,8 @@ class Predictions:
         for stored in iterate_newest(self._store, since_s):
             if len(found) == MAX_RUNS or self._is_stopping or time.monotonic() > until:
                 break
-            if stored.spec.get("pair") == name:
-                run = read_run(self._store, stored)
-                found += [] if run is None else [run]
+            if stored.spec.get("pair") == name and (run := read_run(self._store, stored)):
+                found.append(run)
         predictor = HistoryPredictor()
         for finished in reversed(found):
             predictor.learn(finished)
@@ -133,7 +132,7 @@ def iterate_newest(store: RunStore, since_s: float) -> Iterator[StoredRun]:
     before = None
     while True:
         try:
-            page = store.list(limit=PAGE, before=before)
+            page = store.list_runs(limit=PAGE, before=before)
         except NotFound:
             return
         for stored in page:

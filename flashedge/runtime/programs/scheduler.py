@@ -112,7 +112,7 @@ class PairScheduler:
         """The queue's changes and the time at which `_estimates` were made."""
 
     def set_capacity(self, capacity: Capacity | None) -> None:
-        """None: the capacity of the engines is not known."""
+        """Set what the engines can compute at once. None if that is not known."""
         self._capacity = capacity or self._unmeasured
         self._speed.set_curve(self._capacity.step_s)
 
@@ -142,6 +142,7 @@ class PairScheduler:
         return state
 
     def find_key(self, run_id: str) -> str:
+        """Find the key of a run's program."""
         program = self.programs.find_program(run_id)
         return run_id if program is None else program.key
 
@@ -162,7 +163,7 @@ class PairScheduler:
                 self._speed.add_tokens(len(token_ids), now_s)
                 self.note_tokens(run_id, len(token_ids))
             case Progress():
-                self.programs.note_tokens(run_id, 0, now_s)
+                self.programs.note_tokens(run_id, 0, now_s)  # StepCompleted counts them
             case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
                 self._change(run_id, progress=certainty)
             case RunFinished():
@@ -177,7 +178,7 @@ class PairScheduler:
             self.leave(run_id, run.paths.count())
 
     def _learn_kv_share(self, finished: RunState) -> None:
-        """Let what a run held at its peak count for all runs of its strategy."""
+        """Learn the KV that a run held at its peak, for all runs of its strategy."""
         strategy = finished.spec.strategy
         seen = finished.paths.measure_kv_share(count_paths_at_once(finished.spec))
         if seen is None:
@@ -214,7 +215,7 @@ class PairScheduler:
         self._requests[name] = request
         self._note_change()
         if self._predictions is not None:
-            self._predictions.submit(request, partial(self.predict, name))
+            self._predictions.submit(request, partial(self.set_lengths, name))
 
     def leave(self, name: str, lengths: OutputLengths | None) -> None:
         """Remove a member that has ended. lengths: of its outputs, if they are known."""
@@ -228,12 +229,13 @@ class PairScheduler:
         self.programs.change(name, **changes)
         self._note_change()
 
-    def predict(self, name: str, lengths: LengthDistribution) -> None:
-        """Take the prediction of a member's outputs. More runs may start now."""
+    def set_lengths(self, name: str, lengths: LengthDistribution) -> None:
+        """Set the predicted lengths of a member's outputs. More runs may start now."""
         self._change(name, lengths=lengths)
         self.queue.admit()
 
     def mark_started(self, key: str) -> None:
+        """Note that a program has begun: a run of it left the queue, or a request has an output."""
         waited_s = self.programs.note_start(key, self._clock())
         program = self.programs.get(key)
         self._note_change()

@@ -1,8 +1,8 @@
 """Runs on disk, in one SQLite file. An event survives a killed daemon once `append` has returned.
 
 The journal is WAL with synchronous=NORMAL: when a call returns, the operating system has the
-commit. A power cut may lose the last commits, never the file. Raises StoreError and NotFound,
-nothing else. After a StoreError a later call succeeds once the cause is gone.
+commit. A power cut may lose the last commits, never the file. Each call may raise StoreError. A
+later call then succeeds once the cause is gone.
 """
 
 import json
@@ -40,7 +40,7 @@ _LEVELS_AND_STEPS = (
     " json_array_length(event, '$.token_ids'), event ->> '$.finish' FROM events"
     " WHERE run_id = ? AND event ->> '$.type' IN ('NodesExpanded', 'StepCompleted') ORDER BY seq"
 )
-"""The columns of the other type are NULL."""
+"""In the row of an event, the columns of the other type of event are NULL."""
 _MENTIONS = (
     "(holds(:text, (SELECT CAST(group_concat(value ->> '$.content', char(10)) AS BLOB)"
     " FROM json_each(spec, '$.problem.messages')))"
@@ -73,7 +73,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutline:
-    """The shape of a run's tree, which is read without its tokens and so much faster."""
+    """The shape of a run's tree. It is read fast, since it has the numbers of tokens only."""
 
     prompt_tokens: int | None
     """None for a run without a result."""
@@ -83,14 +83,8 @@ class RunOutline:
     """(node, tokens, finish) of each complete node. finish: a value of FinishReason."""
 
 
-StoredRuns = list[StoredRun]
-StoredEvents = list[tuple[int, Event]]
-RunIds = list[str]
-Rows = list[tuple[Any, ...]]
-
-
 class RunStore:
-    """All runs of one daemon. Calls are short and may come from any thread."""
+    """All runs of one daemon. Calls may come from any thread, and wait for each other."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises StoreError for one that can't be written, is damaged, is
@@ -112,8 +106,6 @@ class RunStore:
     def close(self) -> None:
         with self._lock:
             self._db.close()
-
-    # ------------------------------------------------------------ writing
 
     def create(
         self,
@@ -173,9 +165,9 @@ class RunStore:
                 ),
             ).rowcount
         if not changed:
-            raise _no_such_run(run_id)
+            raise _build_not_found(run_id)
 
-    def interrupt_unfinished(self) -> RunIds:
+    def interrupt_unfinished(self) -> list[str]:
         """End the runs that a crash left open, by their stored terminal event or else as
         "interrupted". Returns their ids."""
         rows = self._read(
@@ -193,17 +185,15 @@ class RunStore:
         with self._transaction() as db:
             deleted = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
         if not deleted:
-            raise _no_such_run(run_id)
+            raise _build_not_found(run_id)
         self._read("PRAGMA incremental_vacuum")
-
-    # ------------------------------------------------------------ reading
 
     def get(self, run_id: str) -> StoredRun | None:
         found = self._read(f"SELECT {_ROW}, plan, result FROM runs WHERE id = ?", run_id)
         return _parse_row(found[0]) if found else None
 
-    def events(self, run_id: str, after: int = 0) -> StoredEvents:
-        """Events with seq > after, in order. Empty for an unknown run."""
+    def events(self, run_id: str, after: int = 0) -> list[tuple[int, Event]]:
+        """Read the events with seq > after, in order. Empty for an unknown run."""
         query = "SELECT seq, event FROM events WHERE run_id = ? AND seq > ? ORDER BY seq"
         rows = self._read(query, run_id, after)
         return [(seq, from_json(json.loads(text))) for seq, text in rows]
@@ -222,19 +212,20 @@ class RunStore:
         tokens = found[0][0] if found else None
         return RunOutline(prompt_tokens=tokens, levels=levels, steps=steps)
 
-    def list(
+    def list_runs(
         self,
         *,
         limit: int = 50,
         before: str | None = None,
         status: str | None = None,
         text: str | None = None,
-    ) -> StoredRuns:
+    ) -> list[StoredRun]:
         """List runs without their results, in the order of their creation, newest first.
 
-        before: a run id, lists only older runs. text: lists only runs whose messages, answer or
-        chosen path hold it, in any case. That may read the whole store, so it has a connection of
-        its own and other threads don't wait for it. Raises NotFound when `before` is unknown.
+        before: the id of a run; only older ones are listed. text: only runs whose messages, answer
+        or chosen path hold it are listed, in upper or lower case. This search may read the whole
+        store, so it has a connection of its own and other threads don't wait for it. Raises
+        NotFound when `before` is unknown.
         """
         where, values = ["1"], dict[str, Any](limit=limit, status=status)
         if status is not None:
@@ -242,7 +233,7 @@ class RunStore:
         if before is not None:
             at = self._read("SELECT rowid FROM runs WHERE id = ?", before)
             if not at:
-                raise _no_such_run(before)
+                raise _build_not_found(before)
             where.append("rowid < :before")
             values["before"] = at[0][0]
         if text is not None:
@@ -264,9 +255,9 @@ class RunStore:
         )
         return int(found[0][0])
 
-    def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> RunIds:
-        """List the `limit` runs that ended first, if `ended_before` (unix seconds) only those that
-        ended before it."""
+    def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> list[str]:
+        """List up to `limit` runs that are over, in the order in which they ended. With
+        `ended_before` (unix seconds), only those that ended before it."""
         rows = self._read(
             "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
             " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
@@ -276,7 +267,7 @@ class RunStore:
         )
         return [run_id for run_id, _ in rows]
 
-    def _read(self, query: str, *values: Any) -> Rows:
+    def _read(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._open_database() as db:
             return db.execute(query, values).fetchall()
 
@@ -338,5 +329,5 @@ def _read_ending(
             return "interrupted", None, {"message": message, "code": "interrupted", "hint": None}
 
 
-def _no_such_run(run_id: str) -> NotFound:
+def _build_not_found(run_id: str) -> NotFound:
     return NotFound(f"no run {run_id!r}", hint="`flashedge runs ls` lists them", param="id")

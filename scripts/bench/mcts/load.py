@@ -198,7 +198,7 @@ class _Server:
                 self._boosting.note_event(state)
 
         try:
-            self._board.predict(key, Point(run.predict_tokens()))
+            self._board.set_lengths(key, Point(run.predict_tokens()))
             self._board.queue.reserve(key)
             async with self._board.queue.wait_turn(key):
                 self._board.note_start(key)

@@ -146,7 +146,7 @@ class VirtualServer:
 
         try:
             board.queue.reserve(run)
-            board.predict(run, load.forecasts[row])
+            board.set_lengths(run, load.forecasts[row])
             async with board.queue.wait_turn(run):
                 board.note_start(run)
                 started_s = asyncio.get_running_loop().time()
@@ -178,7 +178,7 @@ class VirtualServer:
         tokens = 0
         member = board.add_request(ask)
         try:
-            board.predict(member, load.forecasts[row])
+            board.set_lengths(member, load.forecasts[row])
             async with aclosing(generator.extend(request)) as chunks:
                 async for chunk in chunks:
                     board.note_tokens(member, len(chunk.token_ids))

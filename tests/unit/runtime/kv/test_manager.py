@@ -84,7 +84,7 @@ class ManagedEngines:
         """Drive a run. Its tree must be that of engines whose memory nobody moves."""
         events: list[Event] = []
         tokens = len(prompt_of(self.engines, spec))
-        with self.manager.join(events.append, tokens, baseline=spec.baseline) as memory:
+        with self.manager.join(events.append, tokens, is_baseline=spec.baseline) as memory:
             driver = driver_of(self.shared, spec, events.append, on_turn=memory.follow)
             outcome = await driver.run()
         assert outcome == (await drive(sim_engines(config=CONFIG), spec)).outcome

@@ -88,7 +88,7 @@ async def test_unreadable_runs_are_said_and_leave_requests_alone(
     def fail(*_: object, **__: object) -> None:
         raise StoreError("the disk is gone")
 
-    monkeypatch.setattr(store, "list", fail)
+    monkeypatch.setattr(store, "list_runs", fail)
     inbox = Inbox(Predictions(config, store))
     with caplog.at_level(logging.WARNING):
         await open_empty(inbox.predictions)

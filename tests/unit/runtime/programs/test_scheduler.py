@@ -53,7 +53,7 @@ class Rig(PairScheduler):
             self.set_length(run_id, median)
 
     def set_length(self, run_id: str, median: float) -> None:
-        self.predict(run_id, LogT(mu=log(median), sigma=0.05))
+        self.set_lengths(run_id, LogT(mu=log(median), sigma=0.05))
 
     def submit(self, run_id: str, median: float | None = None, caller: Caller = ANONYMOUS) -> None:
         self.add(run_id, median, caller)

@@ -45,16 +45,16 @@ def test_renamed_fields_keep_their_values(old: Path) -> None:
         rows = db.execute(select, ("CertaintyUpdated",)).fetchall()
     before = [json.loads(text)["knob"] for (text,) in rows]
     store = RunStore(old)
-    logs = [store.events(run_id) for run_id in sorted(run.id for run in store.list(limit=100))]
+    logs = [store.events(run_id) for run_id in sorted(run.id for run in store.list_runs(limit=100))]
     events = [event for log in logs for _, event in log]
     found = [event.progress for event in events if isinstance(event, CertaintyUpdated)]
     assert found == before
     assert max(before) > 1
-    failed = store.list(status="failed")[0]
+    failed = store.list_runs(status="failed")[0]
     told = {"code": "engine_dead", "hint": "see `flashedge logs`"}
     assert failed.error == {"message": "the verifier engine died", **told}
     assert store.events(failed.id)[-1][1] == RunFailed(error="the verifier engine died", **told)
-    cancelled = store.list(status="cancelled")[0]
+    cancelled = store.list_runs(status="cancelled")[0]
     assert cancelled.error["hint"] is None
     store.close()
 
@@ -109,7 +109,7 @@ def test_a_failed_migration_changes_nothing(old: Path, monkeypatch: pytest.Monke
     assert read_events(old) == before
     assert before[0] == 1
     monkeypatch.undo()
-    assert RunStore(old).list(status="failed")[0].error is not None
+    assert RunStore(old).list_runs(status="failed")[0].error is not None
 
 
 # ---------------------------------------------------------------- runs that are removed
@@ -133,7 +133,7 @@ def fill(store: RunStore, count: int, *, size: int = 0) -> None:
 
 
 def names(store: RunStore) -> set[str]:
-    return {run.id for run in store.list(limit=1000)}
+    return {run.id for run in store.list_runs(limit=1000)}
 
 
 Limit = Callable[..., Retention]

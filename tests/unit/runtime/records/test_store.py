@@ -68,18 +68,18 @@ def test_listing_is_newest_first_and_pages(store: RunStore) -> None:
     for i in range(5):
         _filled(store, f"r{i}", at=float(i // 2))  # two share a time: the id breaks the tie
     store.create("open", SPEC, 9.0)
-    everything = [r.id for r in store.list()]
+    everything = [r.id for r in store.list_runs()]
     assert everything == ["open", "r4", "r3", "r2", "r1", "r0"]
     pages, before = [], None
-    while page := store.list(limit=2, before=before):
+    while page := store.list_runs(limit=2, before=before):
         pages += [r.id for r in page]
         before = page[-1].id
     assert pages == everything
-    assert [r.id for r in store.list(status="queued")] == ["open"]
-    assert store.list()[1].result is None
-    assert store.list()[1].answer == "2"
+    assert [r.id for r in store.list_runs(status="queued")] == ["open"]
+    assert store.list_runs()[1].result is None
+    assert store.list_runs()[1].answer == "2"
     with pytest.raises(NotFound):
-        store.list(before="nobody")
+        store.list_runs(before="nobody")
 
 
 def ask(store: RunStore, run_id: str, problem: str, answer: str | None, text: str) -> None:
@@ -109,17 +109,17 @@ def test_a_search_is_literal_in_any_case(store: RunStore, text: str, found: list
     ask(store, "r1", "Dan has 24 nuts", "44", "24 + 20")
     ask(store, "r2", "Which Straße? \n100%", "7", "Day 2: \ud83d")
     ask(store, "r3", "Half \udc9c of the nuts and äpfel", None, "")
-    assert [run.id for run in store.list(text=text)] == found
+    assert [run.id for run in store.list_runs(text=text)] == found
 
 
 def test_a_search_pages_and_keeps_to_a_status(store: RunStore) -> None:
     for i in range(5):
         ask(store, f"r{i}", "nuts" if i % 2 == 0 else "bolts", "1" if i else None, "")
-    assert [run.id for run in store.list(text="nuts", limit=2)] == ["r4", "r2"]
-    assert [run.id for run in store.list(text="nuts", before="r2")] == ["r0"]
-    assert [run.id for run in store.list(text="nuts", status="finished")] == ["r4", "r2"]
+    assert [run.id for run in store.list_runs(text="nuts", limit=2)] == ["r4", "r2"]
+    assert [run.id for run in store.list_runs(text="nuts", before="r2")] == ["r0"]
+    assert [run.id for run in store.list_runs(text="nuts", status="finished")] == ["r4", "r2"]
     with pytest.raises(NotFound):
-        store.list(text="nuts", before="nobody")
+        store.list_runs(text="nuts", before="nobody")
 
 
 def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +185,7 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
     assert set(store.interrupt_unfinished()) == set(endings)
     ended = {"done": "finished", "failed": "failed", "gone": "cancelled", "old": "finished"}
     expected = {"queued": "interrupted", "running": "interrupted", **ended}
-    assert {run.id: run.status for run in store.list()} == expected
+    assert {run.id: run.status for run in store.list_runs()} == expected
     assert store.get("done").result == RESULT  # type: ignore[union-attr]
     assert store.get("failed").error["hint"] == "restart"  # type: ignore[union-attr,index]
     assert store.interrupt_unfinished() == []
@@ -203,7 +203,7 @@ def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) 
     steps = [event for event in EVENTS if isinstance(event, events.StepCompleted)]
     expected = sum(len(step.token_ids) for step in steps)
     assert expected > 0
-    counts = {run.id: run.tree_tokens for run in store.list()}
+    counts = {run.id: run.tree_tokens for run in store.list_runs()}
     assert counts == {"cancelled": expected, "open": expected, "never begun": 0}
 
 
@@ -375,7 +375,7 @@ def test_a_folder_or_a_damaged_file_is_reported(tmp_path: Path) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:4096] + os.urandom(len(data) - 4096))
     with pytest.raises(StoreError, match=r"damaged|not an SQLite"):
-        RunStore(path).list()
+        RunStore(path).list_runs()
 
 
 def test_a_locked_file_is_busy_not_broken(store: RunStore) -> None:

@@ -222,7 +222,7 @@ async def test_a_named_run_is_created_once(rig: Rig) -> None:
         rig.service.submit(replace(BEAM, seed=5), run_id=NAME)
     result = await first.result()
     assert await rig.service.submit(BEAM, run_id=NAME).result() == result
-    assert [run.id for run in rig.store.list()] == [NAME]
+    assert [run.id for run in rig.store.list_runs()] == [NAME]
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ async def test_a_named_run_is_created_once(rig: Rig) -> None:
 async def test_a_malformed_name_is_refused(rig: Rig, name: str) -> None:
     with pytest.raises(RequestError, match="it must be run-"):
         rig.service.submit(BEAM, run_id=name)
-    assert rig.store.list() == []
+    assert rig.store.list_runs() == []
 
 
 async def test_the_service_continues_a_finished_run(rig: Rig) -> None:
