@@ -50,6 +50,7 @@ _KINDS = ("chat", "run")
 
 M = TypeVar("M")
 _PAIR, _KIND, _ENGINE = ("pair",), ("kind",), ("pair", "engine")
+# By name: the help text and the labels; for histograms also the bounds of the buckets.
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("Runs that are over, by how they ended.", ("status",)),
     "boost_seconds": (
@@ -82,22 +83,22 @@ _GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("pair", "kind"),
     ),
 }
-_HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
+_HISTOGRAMS: Mapping[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
     "program_queue_time_seconds": (
         "From the arrival of a search to its start, of a request to its first output.",
-        _WAIT_S,
         _KIND,
+        _WAIT_S,
     ),
-    "time_to_first_token_seconds": ("From the start to the first token.", _FIRST_TOKEN_S, _KIND),
+    "time_to_first_token_seconds": ("From the start to the first token.", _KIND, _FIRST_TOKEN_S),
     "time_per_output_token_seconds": (
         "From the first token to the end, over the tokens that came in that time: of a chat's "
         "one answer, of a run's whole tree.",
-        _TOKEN_S,
         _KIND,
+        _TOKEN_S,
     ),
-    "run_seconds": ("Runs that finished, without their time in the queue.", _RUN_S, ()),
-    "queue_seconds": ("Time of runs in the queue.", _RUN_S, ()),
-    "chat_seconds": ("Whole plain chat requests.", _RUN_S, ()),
+    "run_seconds": ("Runs that finished, without their time in the queue.", (), _RUN_S),
+    "queue_seconds": ("Time of runs in the queue.", (), _RUN_S),
+    "chat_seconds": ("Whole plain chat requests.", (), _RUN_S),
 }
 _REPLAYS: Mapping[str, str] = {
     "verified_tokens": "Tokens of deterministic requests that were verified.",
@@ -123,7 +124,7 @@ _OF_VIEWS: Mapping[str, tuple[Callable[..., Gauge | Counter], str, str]] = {
     "preemptions": (Counter, "num_preemptions", "Requests preempted for lack of KV blocks."),
     **{name: (Counter, f"deterministic_{name}", doc) for name, doc in _REPLAYS.items()},
 }
-"""By the field of `EngineView`, or the name in its `replays`."""
+"""(class, name, help) by the field of `EngineView`, or the name in its `replays`."""
 
 
 class Metrics:
@@ -147,7 +148,7 @@ class Metrics:
         self._gauges = {name: build(Gauge, name, *rest) for name, rest in _GAUGES.items()}
         self._seconds = {
             name: build(Histogram, name, doc, labels, buckets=buckets)
-            for name, (doc, buckets, labels) in _HISTOGRAMS.items()
+            for name, (doc, labels, buckets) in _HISTOGRAMS.items()
         }
         self._of_views = {
             field: build(kind, name, doc, _ENGINE) for field, (kind, name, doc) in _OF_VIEWS.items()
@@ -278,7 +279,7 @@ class Metrics:
         }
 
     def render(self) -> str:
-        """The exposition text. Its media type is `content_type`."""
+        """Write the exposition text. Its media type is `content_type`."""
         return generate_latest(self.registry).decode()
 
     def _add(self, **counts: float) -> None:
@@ -286,7 +287,7 @@ class Metrics:
             self._count[name].inc(count)
 
     def _observe_speed(self, kind: str, first_token_s: float, rest_s: float, tokens: float) -> None:
-        """rest_s: from the first token to the end."""
+        """Note a request's speed. rest_s: from the first token to the end."""
         first, each = self._latency[kind]
         first.append(first_token_s)
         if tokens > 1:

@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import (
@@ -47,13 +46,10 @@ class RunStatus(StrEnum):
     """The daemon died during the run."""
 
 
-_NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
-    {
-        RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
-        RunStatus.RUNNING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}),
-    }
-)
-
+_NEXT: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
+    RunStatus.RUNNING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}),
+}
 _CHOSEN_ID = re.compile(r"run-[a-z0-9][a-z0-9-]{10,58}[a-z0-9]")
 
 
@@ -64,7 +60,7 @@ def create_run_id() -> str:
 def check_run_id(run_id: str) -> None:
     """Raises RequestError for an id that a client may not choose."""
     if not _CHOSEN_ID.fullmatch(run_id):
-        need = "it must be run- and 12 to 60 of a-z, 0-9 and -, which don't begin or end with -"
+        need = "it must be run- and then 12 to 60 of a-z, 0-9 and -, but not - at either end"
         raise RequestError(f"id is {run_id[:80]!r}; {need}", param="id")
 
 
@@ -88,7 +84,7 @@ class Cancelled(RequestError):
 
 class Run:
     """A live run. Every change of state is an event, which is stored before a follower receives it.
-    If the store fails, the run goes on without it, and `save` stores it later."""
+    If the store fails, the run goes on without it, and `save` stores the run later."""
 
     def __init__(
         self,
@@ -125,8 +121,6 @@ class Run:
         """Events of the log that the store has."""
         self._write()
 
-    # ------------------------------------------------------------ for clients
-
     @property
     def estimate(self) -> RunEstimate:
         """The run's place in the queue, when it starts, and how long its paths will be."""
@@ -159,8 +153,6 @@ class Run:
         if self.status in _NEXT:
             shown["tree_tokens"] = self._tree_tokens
         return _describe(self, shown, self._error_object(), stored=self.stored)
-
-    # ------------------------------------------------------------ for the service
 
     def emit(self, event: Event) -> None:
         """Add an event. It is stored and then sent to followers after at most `WRITE_S`, or at once
@@ -224,7 +216,8 @@ class Run:
             self._over.set()
 
     def _write(self, *new: Event) -> None:
-        """Store the events that follow those of the log, unless the store has failed."""
+        """Store the run's state and the events `new`, which the log does not have yet. Does nothing
+        once the store has failed."""
         if not self.stored:
             return
         try:
@@ -269,11 +262,8 @@ class Run:
         self.status = to
 
 
-# ---------------------------------------------------------------- runs that are over
-
-
 def summarize(stored: StoredRun, live: Run | None) -> dict[str, Any]:
-    """One line of a listing, as plain JSON values. Times are unix seconds."""
+    """Describe a run for a listing, as plain JSON values. Both dates are unix seconds."""
     spec = stored.spec
     return {
         "id": stored.id,
@@ -307,7 +297,7 @@ class ArchivedRun:
         return Plan.from_json({**self._stored.spec, **self._stored.plan})
 
     async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
-        """The stored events. The log of an interrupted run has no terminal event."""
+        """Yield the stored events. The log of an interrupted run has no terminal event."""
         for item in self._store.events(self.id, after):
             yield item
 
@@ -341,6 +331,6 @@ RunHandle = Run | ArchivedRun
 def _describe(
     run: RunHandle, fields: Mapping[str, Any], error: dict[str, Any] | None, *, stored: bool
 ) -> dict[str, Any]:
-    """The object of a run without a result."""
+    """Build the object of a run without a result."""
     known = {"id": run.id, "status": str(run.status), **dataclasses.asdict(run.estimate)}
     return {**known, **fields, "error": error, "stored": stored}

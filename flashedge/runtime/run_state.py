@@ -67,7 +67,7 @@ class _Level:
 
     open: set[NodeId] = field(default_factory=set)
     longest: int = 0
-    """Tokens of the longest finished one."""
+    """Tokens of the longest finished child."""
 
 
 class Rollouts:

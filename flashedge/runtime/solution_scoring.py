@@ -61,8 +61,8 @@ class SolutionScores:
 async def score_solutions(
     pair: ServedPair, ask: ScoreAsk, caller: Caller, metrics: Metrics
 ) -> tuple[SolutionScores, ...]:
-    """Score the solutions, in their order. Raises ContextOverflow naming the solution,
-    RequestError, QueueFull, EngineError, and DaemonStopping when the daemon stops."""
+    """Score the solutions, in their order. Raises ContextOverflow naming the field that is too
+    long, RequestError, QueueFull, EngineError, and DaemonStopping when the daemon stops."""
     if ask.deterministic:
         await pair.wait_tested()
         check_shapes(pair.health().self_test)

@@ -20,7 +20,7 @@ class Thinking:
     """Where the texts that answer one prompt hold the model's thinking."""
 
     begins: Literal["before", "thinking", "answer"]
-    """With what a text begins. before: with the tag or with the answer."""
+    """What a text begins with. before: with the tag, or with the answer if there is no tag."""
 
     @classmethod
     def of_prompt(cls, codec: Codec, prompt_ids: TokenIds) -> Thinking:
@@ -44,7 +44,7 @@ class Thinking:
 
     def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:
         """Take what a verifier judges of a whole text: the answer's steps, or all of it as one.
-        Nothing where the thinking did not end, or the answer is blank."""
+        Empty where the thinking did not end, or the answer is blank."""
         _, answer = self.split(text)
         if not answer.strip():
             return ()

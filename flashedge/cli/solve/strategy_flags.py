@@ -63,13 +63,13 @@ def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | Non
 def build_fields(assignments: list[str] | None, early_exit: bool | None) -> dict[str, Any]:
     """The fields of a request that `--set` and the flags of early exit give. A name that is no
     field is an option of the strategy. Raises RequestError."""
-    from flashedge.runtime.request.values import CHOICES, INTEGERS, NUMBERS, check_field
+    from flashedge.runtime.request.values import check_field
 
     fields: dict[str, Any] = {}
     known = {name.partition(".")[0] for name in REQUEST_FIELDS}
     for name, value in parse_assignments(assignments).items():
         *outer, last = name.split(".") if name.partition(".")[0] in known else ("options", name)
-        if last in REQUEST_FIELDS and last in {*INTEGERS, *NUMBERS, *CHOICES}:
+        if last in REQUEST_FIELDS:
             check_field(last, value)
         place = fields
         for part in outer:

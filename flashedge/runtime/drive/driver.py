@@ -60,7 +60,7 @@ PROGRESS_S = 0.1
 """Seconds between two Progress events. Chosen by hand: with a second the dashboard's counts jump,
 with a hundredth each stream carries more of these events than of all others."""
 TAIL_TOKENS = 32
-"""Last tokens of a path whose text is sent, about a line of a terminal."""
+"""Tokens at the end of a path whose text is sent: about a line of a terminal."""
 TAILS_EVERY = 10
 """One of this many Progress events holds text, about once a second, since decoding takes time."""
 MAX_TAILS = 64
@@ -72,6 +72,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
+    """How a search ended."""
+
     tree: Tree
     finish: Finish
     history: History
@@ -85,6 +87,8 @@ class Outcome:
 
 
 class Driver:
+    """Drives one run. `run` may be called once."""
+
     def __init__(
         self,
         search: Search[Any],
@@ -118,7 +122,7 @@ class Driver:
         )
         self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
         self._on_restart = note_restarts(generator, "generator", emit)
-        self._reads_prompt: NodeId | None = None
+        self._first_node: NodeId | None = None
         """The node of the run's first request, whose cached tokens PromptRead reports."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
@@ -137,7 +141,7 @@ class Driver:
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises the errors of engine requests that
         still fail after their retries."""
-        search, asked, late = self._search, self._asked, False
+        search, asked, is_late = self._search, self._asked, False
         loop = asyncio.get_running_loop()
         cut_at = None if asked.deadline_s is None else loop.time() + asked.deadline_s
         state, commands = search.start(asked.problem, asked.seed, asked.limits)
@@ -147,7 +151,7 @@ class Driver:
                 while (finish := self._execute(commands, state)) is None:
                     result = await self._receive(cut_at)
                     if result is None:
-                        late, cut_at = True, None
+                        is_late, cut_at = True, None
                         self._cancel_work()
                         state, commands = search.conclude(state)
                         continue
@@ -157,7 +161,7 @@ class Driver:
                         self._emitter.emit_turn(result, before, state)
                 self._cancel_work()
                 ticker.cancel()
-        cut_by = DEADLINE if late else finish.cut_by
+        cut_by = DEADLINE if is_late else finish.cut_by
         if cut_by is not None:
             self._emit(EarlyExit(reason=cut_by, tokens=state.tree.committed_tokens))
         return Outcome(tree=state.tree, finish=finish, history=state.history, cut_by=cut_by)
@@ -172,6 +176,7 @@ class Driver:
         return self._speculation_client.usage
 
     async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
+        """Wait for a result. None at `cut_at`, by the loop's clock."""
         try:
             async with asyncio.timeout_at(cut_at):
                 return await self._inbox.get()
@@ -187,7 +192,7 @@ class Driver:
     # ------------------------------------------------------------ commands
 
     def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
-        """Returns the Finish among the commands, if any."""
+        """Begin the work of the commands. Returns the Finish among them, if any."""
         tree = state.tree
         if commands:
             self._on_turn(tree, commands)
@@ -251,7 +256,7 @@ class Driver:
     async def _extend(
         self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
     ) -> None:
-        """ids: the prompt and the path to the parent. steps: the steps of that path."""
+        """Generate a child. ids: the prompt and the path to the parent. steps: the path's steps."""
         generator, node = self._engines.generator, child.node
         is_guided = self._asked.guidance is not None  # drafts know no grammar
         request = build_path_request(
@@ -263,15 +268,15 @@ class Driver:
             engines=self._engines,
             continuation=None if is_guided else self._speculation_client.get_continuation(node),
         )
-        if self._reads_prompt is None:
-            self._reads_prompt = node
+        if self._first_node is None:
+            self._first_node = node
 
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
             self._growth.start(node)
             async with aclosing(generator.extend(request)) as stream:
                 async for chunk in stream:
-                    if node == self._reads_prompt:
+                    if node == self._first_node:
                         self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
                     chunks.append(chunk)
                     if self._growth.add(node, chunk.token_ids):
@@ -294,14 +299,14 @@ class Driver:
         generator = self._engines.generator
         path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
         request = build_probe_request(probe, path, self._asked, generator, self._engines.program)
-        kept: TokenIds = ()
+        ids: TokenIds = ()
         text = ""
         if request is not None:
             with self.generating.open():
-                kept, text = await retry_after_restart(
+                ids, text = await retry_after_restart(
                     generator, lambda: run_probe(request, probe.suffix, generator), self._on_restart
                 )
-        self._answer_probe(Probed(node=probe.node, text=text, tokens=len(kept)))
+        self._answer_probe(Probed(node=probe.node, text=text, tokens=len(ids)))
 
     def _answer_probe(self, probed: Probed) -> None:
         self.probe_tokens += probed.tokens
@@ -341,8 +346,8 @@ def _tell(
 
 
 def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
-    """Order expansions by the paths of their parents and nodes to score by their own. Children of
-    one parent keep their order. The order changes no result."""
+    """Order expansions by the paths of their parents, and nodes to score by the paths to them.
+    Children of one parent keep their order. The order changes no result."""
 
     def order_nodes(nodes: Sequence[NodeId]) -> Order:
         return order([[at.id for at in tree.path(node)] for node in nodes])
@@ -373,7 +378,7 @@ class Growth:
         self._ids[node] = []
 
     def watch(self, tokens: Mapping[NodeId, int]) -> list[NodeId]:
-        """Let `add` report when each node has its number of tokens. Returns those that have it."""
+        """Let `add` report when a node has its number of `tokens`. Returns those that have it."""
         self._watched |= tokens
         return [node for node in tokens if self._is_reached(node)]
 

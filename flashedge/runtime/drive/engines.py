@@ -29,9 +29,9 @@ from flashedge.types import Judges
 log = logging.getLogger(__name__)
 
 CONTEXT_TOKENS = 256
-"""Tokens of a path halfway through, at which decode steps are read from a cost curve. Chosen by
-hand: with ten times as many, reading KV would make large batches look slower than most steps are.
-"""
+"""The context length at which decode steps are read from a cost curve: about a path's middle.
+Chosen by hand: at ten times as much, reading KV makes large batches look slower than most steps
+are."""
 Ordering = Callable[[Paths], Order]
 
 
@@ -62,7 +62,7 @@ class Engines:
     program: str | None = None
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
     order: Ordering | None = None
-    """Replaces the order that the switch `prefix_order` chooses. For measurements."""
+    """Replaces, in measurements, the order that the switch `prefix_order` chooses."""
     kv_manager: KvManager | None = None
     """Moves the KV memory of both engines. None leaves each engine its own."""
 
@@ -82,7 +82,8 @@ class Engines:
         without `kv_split` takes part, each engine has half of the memory."""
         if self.kv_manager is None:
             return nullcontext(FixedMemory())
-        return self.kv_manager.join(emit, prompt_tokens, baseline=not self.optimizations.kv_split)
+        is_baseline = not self.optimizations.kv_split
+        return self.kv_manager.join(emit, prompt_tokens, is_baseline=is_baseline)
 
 
 def build_engines(
@@ -114,10 +115,10 @@ def build_engines(
 
 
 def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
-    """Let speculation fill the generator's batch as far as it hardly slows a step, by measurement.
-    Without a measured curve, drafts only fill the slots that finished beams leave.
+    """Let drafts fill the generator's batch up to the largest size whose measured steps are hardly
+    slower. Without a measured curve, drafts only fill the slots that finished beams leave.
 
-    Ref: arXiv 2509.00195 §4.1.2, whose batch stays as large as the level was; ADR 8.
+    Ref: arXiv 2509.00195 §4.1.2, where the batch stays as large as the level was; ADR 8.
     """
     if speculator is None or not config.features.speculation:
         return
@@ -127,6 +128,7 @@ def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Conf
 
 
 def find_measured_flat_batch(curve: CostCurve, max_batch: int) -> int:
-    """The largest batch whose steps cost about as much as one sequence's. 0 if not measured."""
+    """Find the largest batch whose steps take about as long as those of one sequence. 0 if `curve`
+    was not measured."""
     is_measured = isinstance(curve, MeasuredCurve)
     return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch) if is_measured else 0

@@ -39,7 +39,8 @@ SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
 
 
 class EventEmitter:
-    """Emits the run's events. It remembers what it has emitted, so that nothing comes twice."""
+    """Emits the events of a search. It remembers what it has emitted, so that nothing comes
+    twice."""
 
     def __init__(
         self,
@@ -56,10 +57,9 @@ class EventEmitter:
         self._has_several = self._has_read_prompt = False
         self._flying: set[int] = set()
 
-    # ------------------------------------------------------------ what the search was told
-
     def emit_turn(self, result: Result | Allowance, before: SearchState, now: SearchState) -> None:
-        """Emit a result that changed the search from `before` to `now`, then its other changes."""
+        """Emit a result that changed the search from `before` to `now`, and the rollouts and
+        checkpoints that it added."""
         self._emit_result(result, before, now.tree)
         if isinstance(now, MctsState):
             self._emit_rollouts(now)
@@ -109,8 +109,6 @@ class EventEmitter:
             self._flying = numbers
             pairs = tuple((flight.number, flight.node) for flight in flights)
             self._emit(RolloutsInFlight(flights=pairs, cancelled=state.num_cancelled))
-
-    # ------------------------------------------------------------ what the search asks for
 
     def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
         """Emit the statuses that changed since the last call. Nodes that `commands` cancel wait for

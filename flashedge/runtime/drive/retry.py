@@ -15,13 +15,16 @@ from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import EngineRestarted, Event
 
 ATTEMPTS = 3
-"""Losses at which a failure, which is always the request's own, ends the work. A death ends it one
-loss later, since other requests of the step may have caused the first `SUSPICIOUS` deaths."""
+"""At so many lost attempts, a failed request ends its work. A death of the engine ends it only at
+one more, since other requests may have caused the first `SUSPICIOUS` deaths. Chosen by hand: with 1
+nothing is repeated; with ten times as many, a request that always kills the engine would stop all
+others for minutes."""
 PAUSES_S = (0.05, 0.5, 2.0)
 """Each wait for a restart begins with a pause, since an engine may look healthy just after it died.
 The last one repeats."""
 SUSPICIOUS = 2
-"""After this many deaths in its steps, work holds `Engine.suspects`: no other suspect runs then."""
+"""Work that was in the last step at this many deaths holds `Engine.suspects` from then on, so that
+no other such work runs beside it."""
 RESTART_TIMEOUT_S = 1800.0
 """A start on a card can take minutes, and may fail a few times before it succeeds."""
 T = TypeVar("T")

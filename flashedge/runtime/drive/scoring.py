@@ -69,7 +69,7 @@ class Scoring:
             self._early[node] = start(self._verify(node, steps, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """Find scores that an earlier run or a scored draft left. None: the verifier is needed."""
+        """Find scores that an earlier run or a scored draft left. None if there are none."""
         known = self._earlier.find_scores(tree, node)
         return known or self._speculation_client.take_scores(tree, node)
 
@@ -98,7 +98,7 @@ class Scoring:
         ahead: DraftedStep | None = None,
     ) -> StepScores:
         """Score a segment's steps. A search that judges answers gets one score, of the whole answer
-        after the thinking. A path without one, or beyond the verifier's context, scores 0."""
+        after the thinking. A path without an answer, or beyond the verifier's context, scores 0."""
         steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
         if self._judges_answers:
             steps = self._thinking.judge_answer("".join(steps), self._engines.judges)
@@ -120,7 +120,7 @@ class Scoring:
             )
         except PathOverflow as error:
             if not self._has_overflowed:
-                log.warning("such paths of this run have the score 0: %s", error.line)
+                log.warning("paths too long for the verifier have the score 0: %s", error.line)
             self._has_overflowed = True
             return StepScores(scores=(0.0,) * num_scores, tokens=0, cached_tokens=0)
         if not self._judges_answers:
@@ -130,7 +130,7 @@ class Scoring:
 
 class ScoreOnce:
     """Scores equal paths of a run once, since a small model often writes siblings alike. Equal
-    requests wait for the scores of the first. Ours, not the paper's."""
+    requests wait for the scores of the first. The idea is ours, not the paper's."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier

@@ -16,9 +16,9 @@ from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
 _PARTIAL_IDS = 3
 """Most ids of an incomplete character, which has four bytes at most."""
 _MAX_HELD_IDS = 64
-"""Most ids that wait for the rest of a character. If more wait, some bytes are no text, and all but
-the last `_PARTIAL_IDS` are returned. Chosen by hand, far above what a character needs, and low
-enough that decoding all that wait with each new id is cheap."""
+"""Most ids that wait for the rest of a character. If more wait, some bytes are no text, and only
+the last ones, up to `_PARTIAL_IDS`, go on waiting. Chosen by hand, far above what a character
+needs, and low enough that decoding all that wait with each new id is cheap."""
 
 
 class IncrementalText:
@@ -32,6 +32,7 @@ class IncrementalText:
         self._num_emitted = 0  # ids whose text was returned
 
     def feed(self, token_ids: TokenIds) -> str:
+        """Add ids, and return the text that is complete now."""
         self._ids += token_ids
         return self._emit(self._count_whole())
 
@@ -64,9 +65,6 @@ class IncrementalText:
 
     def _decode(self, end: int) -> str:
         return self._codec.decode(self._ids[self._start : end])
-
-
-# ---------------------------------------------------------------- segments
 
 
 def build_path_request(
@@ -122,7 +120,7 @@ class StepTexts:
         has_text = False
         for piece in pieces:
             is_blank = not piece.strip()
-            if not steps or (has_text and not is_blank):  # no step is blank
+            if not steps or (has_text and not is_blank):  # blank pieces begin no step of their own
                 steps.append([])
                 has_text = False
             steps[-1].append(piece)
@@ -153,15 +151,11 @@ def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) ->
     )
 
 
-# ---------------------------------------------------------------- probes
-
-
 def build_probe_request(
     probe: Probe, path: TokenIds, asked: Request, generator: Generator, program: str | None
 ) -> ExtendRequest | None:
-    """Build the request that continues the path with the probe's suffix. None if no token fits.
-
-    path: the prompt and the path."""
+    """Build the request that continues a path with the probe's suffix. None if no token fits.
+    path: the prompt's ids and the path's."""
     ids = (*path, *generator.codec.encode(probe.suffix))
     room = generator.max_model_len - len(ids)
     if room <= 0:

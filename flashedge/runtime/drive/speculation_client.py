@@ -40,7 +40,7 @@ class DraftedStep:
 
 
 class SpeculationClient:
-    """One run's client, an async context manager. Does nothing where speculation is off or the
+    """One run's client, an async context manager. It does nothing where speculation is off or the
     generator does not speculate.
 
     With the step rule `entropy` nothing is drafted. There a step's end is known only once the token
@@ -62,7 +62,7 @@ class SpeculationClient:
         self._level = 0
         self._levels: dict[int, tuple[NodeId, ...]] = {}
         self._continuations: dict[NodeId, Continuation] = {}
-        self._drafts: Mapping[int, TokenIds] = {}
+        self._drafts: Mapping[int, TokenIds] = {}  # by seed
         self._scores: dict[tuple[NodeId, TokenIds], tuple[float, ...]] = {}
         self.usage = Speculation()
         """What was drafted and used. `drawn_tokens` is known at the end of the run."""
@@ -74,8 +74,6 @@ class SpeculationClient:
         """Drop the run's drafts in the generator."""
         if self._speculator is not None:
             self.usage += Speculation(drawn_tokens=await self._speculator.end_run(self._run))
-
-    # ------------------------------------------------------------ generation
 
     def follow(self, state: SearchState, commands: Sequence[Command]) -> Drop | None:
         """Prepare the continuations of the levels that these commands begin. Returns what
@@ -136,8 +134,6 @@ class SpeculationClient:
         kept = sum(chunk.speculated_tokens for chunk in chunks)
         self.usage += Speculation(kept_tokens=kept, kept_steps=int(kept > 0))
 
-    # ------------------------------------------------------------ verification
-
     async def fetch_drafts(self) -> None:
         """With lookahead, read which drafts are complete now."""
         if self._lookahead is not None:
@@ -145,7 +141,7 @@ class SpeculationClient:
             self._drafts = {draft.seed: draft.token_ids for draft in drafts}
 
     def find_drafted_step(self, state: Any, node: NodeId) -> DraftedStep | None:
-        """The complete draft of the node's first child that has one. None if none has."""
+        """Find the complete draft of the node's first child that has one. None if none has."""
         if not self._drafts:
             return None
         after = self._search.look_ahead(state, node)
@@ -177,7 +173,8 @@ class SpeculationClient:
         return replace(both, scores=both.scores[:own])
 
     def take_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """Take the scores of the node's steps that were found ahead, and count them as used."""
+        """Take the scores of the node's steps that were found ahead, and count them as used. None
+        if there are none."""
         at = tree[node]
         if at.segment is None or at.parent is None:
             return None

@@ -121,7 +121,7 @@ async def build_manager_with(
     if offload:
         link = HostLink(
             bytes_per_s=curves.link_bytes_per_s,
-            # Half: `inside.kv.worker` leaves as much free as it takes.
+            # `inside.kv.worker` leaves as much free as it takes, so half of it counts.
             capacity_bytes=max(psutil.virtual_memory().available, folder_bytes) // 2,
             switch_s=await _measure_switch(generator, verifier),
             margin=OS_MARGIN if generator.health().kv_memory == "os" else 0.0,
@@ -133,7 +133,8 @@ async def build_manager_with(
 def build_engine_cost(
     curve: CostCurve, block_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
 ) -> EngineCost:
-    """The engine needs at least the blocks of one longest request, and one that vLLM never uses."""
+    """Build an engine's costs. It needs at least the blocks of a request of full length, and one
+    that vLLM never uses."""
     token_bytes = block_bytes // block_tokens
     return EngineCost(
         curve=curve,

@@ -66,7 +66,7 @@ class RunMemory:
     """Called when the run has another load."""
     send: Callable[[Event], None]
     prompt_tokens: int
-    baseline: bool
+    is_baseline: bool
     """Whether the memory must be divided evenly while the run goes on."""
     load: Workload | None = None
     split: KvSplit | None = None
@@ -84,7 +84,7 @@ class RunMemory:
             self.on_load()
 
     def record_split(self, split: KvSplit, curves: str) -> None:
-        """Note the split in effect. Sends the run's first one, and each with other bytes."""
+        """Note the split in effect. Send it if it is the run's first, or if its bytes changed."""
         last, self.split, self.curves = self.split, split, curves
         if last is not None and last.has_same_bytes(split):
             return
@@ -197,12 +197,15 @@ class KvManager:
 
     @contextmanager
     def join(
-        self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
+        self, emit: Callable[[Event], None], prompt_tokens: int, *, is_baseline: bool
     ) -> Iterator[RunMemory]:
-        """Register a run for the block. While a `baseline` run is registered, the memory is divided
+        """Register a run for the block. While a baseline run is registered, the memory is divided
         evenly for all runs."""
         run = RunMemory(
-            on_load=self._update_load, send=emit, prompt_tokens=prompt_tokens, baseline=baseline
+            on_load=self._update_load,
+            send=emit,
+            prompt_tokens=prompt_tokens,
+            is_baseline=is_baseline,
         )
         self._runs[run] = None
         try:
@@ -236,7 +239,7 @@ class KvManager:
         return other if self._open[other] and not self._open[self._owner] else self._owner
 
     def _check_owner(self) -> None:
-        if self.mover.offloaded is not None and self.mover.offloaded is self.next_owner:
+        if self.mover.offloaded is self.next_owner:
             self._request_update()
 
     def _request_update(self) -> None:
@@ -265,11 +268,12 @@ class KvManager:
         await self._hand_over()
 
     def _decide(self) -> KvSplit:
-        if any(run.baseline for run in self._runs):
+        if any(run.is_baseline for run in self._runs):
             return self._memory.split_evenly()
         return self.choose_split(self._load)
 
     def choose_split(self, load: Workload) -> KvSplit:
+        """Choose the split for a load of all runs. Measurements replace this method."""
         link = None if self._plain_requests else self.mover.measure_link(self._memory.link)
         memory = replace(self._memory, link=link)
         return memory.decide_split(load, self._split, self.mover.division_s)

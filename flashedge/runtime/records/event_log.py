@@ -8,7 +8,7 @@ from flashedge.events import TERMINAL, Event, Progress
 
 class EventLog:
     """An append-only log whose numbers start at 1. Progress events go to the followers but are not
-    kept. Each has the number of the last kept event, at which a client can resume."""
+    kept. Their number is that of the last kept event, at which a client can resume."""
 
     def __init__(self) -> None:
         self._events: list[tuple[int, Event]] = []
@@ -36,7 +36,7 @@ class EventLog:
 
     def read(self, after: int = 0) -> list[tuple[int, Event]]:
         """Return the kept events with a number above `after`."""
-        return self._events[after:] if after < self.last else []
+        return self._events[after:]
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         """Yield the events with a number above `after`, then new ones, up to the terminal event.

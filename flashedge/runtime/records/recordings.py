@@ -44,7 +44,7 @@ class Recording:
         """Build what the replay of a policy needs. right: those of `answers` that are right."""
 
         def build(answer: str | None, tokens: int, probes: int) -> Ending:
-            overhead = self.probe_tokens[min(probes, len(self.probe_tokens)) - 1] if probes else 0
+            overhead = self.probe_tokens[probes - 1] if probes else 0
             return Ending(right=answer in right, tokens=tokens, overhead=overhead)
 
         probed = len(self.probe_tokens)

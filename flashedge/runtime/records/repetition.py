@@ -60,7 +60,8 @@ class RecordedRun:
 
 
 def find_difference(stored: RecordedRun, again: RecordedRun) -> str | None:
-    """Describe the first difference of two nodes, or else of the choices. None if there is none."""
+    """Describe the first difference between the runs: in a node, or else in the choices. None if
+    there is none."""
     for node in sorted({*stored.nodes, *again.nodes}):
         was, now = stored.nodes.get(node), again.nodes.get(node)
         if was is None or now is None:

@@ -14,7 +14,7 @@ from flashedge.types import Timing, Usage
 
 TRUST_THRESHOLD = 0.5
 """Least score of the chosen path at which its answer counts as trusted by the verifier. As a
-probability it says that the answer is rather right than wrong."""
+probability it says that the answer is more likely right than wrong."""
 
 
 def build_result(
@@ -33,8 +33,8 @@ def build_result(
 
     self_test: what the self-test found. See `engine.vllm.batch_invariance`.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
-    timed_out_comparisons: how many comparisons of answers ran into their time limit, which then
-    decided whether the answers are equal, in the whole daemon while the run ran.
+    timed_out_comparisons: comparisons of answers that ran into their time limit while the run ran,
+    in the whole daemon. Whether such answers count as equal then depends on the load.
     """
     request, tree, finish = plan.request, outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
@@ -124,6 +124,7 @@ def _build_completion(
 
 
 def build_node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
+    """Describe a node of the tree as plain JSON values."""
     segment = node.segment
     token_ids = list(segment.token_ids) if segment else []
     scores = tree.path_scores(node.id) if node.scores is not None else ()

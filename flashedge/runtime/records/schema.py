@@ -30,7 +30,8 @@ CREATE TABLE events (
 """
 
 
-def _rename(column: str, table: str, old: str, new: str) -> str:
+def _build_rename(column: str, table: str, old: str, new: str) -> str:
+    """Build the statement that renames a field of the JSON objects in a column."""
     renamed = f"json_remove(json_set({column}, '$.{new}', {column} -> '$.{old}'), '$.{old}')"
     has_old = f"json_type({column}, '$.{old}') IS NOT NULL"
     return f"UPDATE {table} SET {column} = {renamed} WHERE {has_old}"
@@ -43,9 +44,9 @@ _POLICY = ", ".join(
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
-        _rename("error", "runs", "mend", "hint"),
-        _rename("event", "events", "mend", "hint"),
-        _rename("event", "events", "knob", "progress"),
+        _build_rename("error", "runs", "mend", "hint"),
+        _build_rename("event", "events", "mend", "hint"),
+        _build_rename("event", "events", "knob", "progress"),
     ),
     (  # the request as it came, and in a column of its own what was decided about it
         "ALTER TABLE runs ADD COLUMN plan TEXT NOT NULL DEFAULT '{}'",
@@ -64,7 +65,8 @@ SCHEMA_VERSION = 1 + len(MIGRATIONS)
 
 
 def open_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Create the schema in an empty file, migrate an older one, refuse any other file."""
+    """Create the schema in an empty file, or migrate an older one. Raises StoreError for any other
+    file, and sqlite3.Error."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]

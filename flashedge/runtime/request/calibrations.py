@@ -10,6 +10,7 @@ import functools
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Calibration:
 
     @property
     def loss_bound(self) -> float | None:
-        """95 % bound of the loss of accuracy, a share. None in calibrations of older versions."""
+        """Upper 95 % bound of the loss of accuracy, a share. None in files of older versions."""
         bound = self.provenance.get("chosen", {}).get("loss_bound")
         return None if bound is None else float(bound)
 
@@ -145,12 +146,14 @@ def save_calibration(found: Calibration, config: Config) -> Path:
         written.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         written.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            written.unlink(missing_ok=True)
         raise ConfigError(f"can't write {path}: {error.strerror}") from error
     return path
 
 
 def collect_settings(request: Request) -> dict[str, Any]:
-    """What a run's answers and measures depend on besides problem, pair, strategy and n."""
+    """Collect what answers and measures depend on, besides problem, pair, strategy and n."""
     return {
         "aggregate": request.aggregate,
         "selection": request.selection,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.certainty.measures import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
@@ -83,14 +82,12 @@ _BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
 
 _PAPER_VOTES = Rule(policy="static", detect=5, thresholds=((ENTROPY, 0.7),))
 _PAPER_TREES = Rule(policy="static", detect=16, thresholds=((ENTROPY, 0.85), (REWARD, 0.99)))
-_PAPER: Mapping[str, Rule] = MappingProxyType(
-    {
-        "self_consistency": _PAPER_VOTES,
-        "best_of_n": _PAPER_VOTES,
-        "mcts": Rule(policy="static", detect=3, thresholds=((ENTROPY, 0.99), (REWARD, 0.4))),
-        "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
-    }
-)
+_PAPER: Mapping[str, Rule] = {
+    "self_consistency": _PAPER_VOTES,
+    "best_of_n": _PAPER_VOTES,
+    "mcts": Rule(policy="static", detect=3, thresholds=((ENTROPY, 0.99), (REWARD, 0.4))),
+    "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
+}
 """The rules of Table 3 of arXiv 2412.20993 for GSM8K. The threshold of `reward` is on the scale of
 one step's score in [0, 1], as in the paper, for every aggregate (see `certainty.measures`)."""
 

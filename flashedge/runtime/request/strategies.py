@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError, RequestError
@@ -24,13 +23,11 @@ GROUP = "flashedge.strategies"
 REBASE_TREE = 16
 """Paths of one REBASE tree in a run that grows several. See `find_watched_options`."""
 
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "self_consistency": {"selection": "majority"},
-        "mcts": {"selection": "best", "aggregate": "prod"},
-        "probed_cot": {"n": 1, "early_exit": ExitOptions()},
-    }
-)
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "self_consistency": {"selection": "majority"},
+    "mcts": {"selection": "best", "aggregate": "prod"},
+    "probed_cot": {"n": 1, "early_exit": ExitOptions()},
+}
 
 
 def list_strategies(judges: Judges) -> tuple[str, ...]:
@@ -40,13 +37,14 @@ def list_strategies(judges: Judges) -> tuple[str, ...]:
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
-    """The strategy of a request with this `judge` that names none. judges: see `build_search`."""
+    """Find the strategy of a request that names none. judges: see `build_search`. judge: the
+    request's."""
     return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
 def find_defaults(strategy: str) -> Mapping[str, Any]:
-    """The fields of Request whose default depends on the strategy. Ref: arXiv 2412.20993 App. F
-    (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3 (cumulative product of rewards)."""
+    """Find the defaults that this strategy has instead of those in Request. Ref: arXiv 2412.20993
+    App. F (majority for SC, best-of-n for MCTS); 2604.00510 §3 (cumulative product of rewards)."""
     return _DEFAULTS.get(strategy, {})
 
 
@@ -57,18 +55,18 @@ def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
-    """The default options of runs with early exit, and of those that calibrate it.
+    """Find the default options of runs with early exit, and of those that calibrate it.
 
-    A REBASE tree gives all of its answers at its end. With more paths than the paper's first check
-    (16), the run therefore grows several trees of that size. Ref: arXiv 2412.20993 Tables 1, 3.
+    A REBASE tree gives all of its answers at its end, and the paper checks first after 16 of them.
+    A run of more paths therefore grows several trees of 16. Ref: arXiv 2412.20993 Tables 1, 3.
     """
     several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
     return {"width": REBASE_TREE} if several else {}
 
 
 def count_paths_at_once(request: Request) -> int:
-    """Count the most paths that the search draws at once. A vote with early exit draws its answers
-    in groups. What boosting adds takes only free room, and is not counted."""
+    """Count the paths that the search draws at once, at most. A vote with early exit draws its
+    answers in groups. What boosting adds takes only free room, and is not counted."""
     if request.strategy == "mcts":
         return min(request.n, int(request.options.get("parallel", 1))) * request.branching
     if request.early_exit is None or request.strategy not in WITHOUT_STEP_SCORES:
@@ -116,7 +114,7 @@ def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
 
 @cache
 def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
-    """The programs that installed packages register under `flashedge.strategies`. A program is
+    """Find the programs that installed packages register under `flashedge.strategies`. A program is
     loaded when a run uses it. See `search.strategies.program`."""
     return {point.name: partial(_build_program, point) for point in entry_points(group=GROUP)}
 

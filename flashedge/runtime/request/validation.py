@@ -10,7 +10,7 @@ from typing import Any
 from flashedge.errors import RequestError
 from flashedge.models.specs import find_fault
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.values import CHOICES, ROLES, check_choice, check_field
+from flashedge.runtime.request.values import ROLES, check_choice, check_field
 from flashedge.search.step_rules import EntropyRule
 from flashedge.search.strategies.mcts import ARRIVAL
 from flashedge.types import (
@@ -29,16 +29,7 @@ from flashedge.types import (
 USUAL_PATHS = 16
 """The default of `Request.n`."""
 _LIMITS = ("token_budget", "deadline_s")
-_NUMBERS = (
-    "step_entropy",
-    "min_step_tokens",
-    "n",
-    "branching",
-    "seed",
-    "max_step_tokens",
-    "max_steps",
-    "max_path_tokens",
-)
+"""Fields that may be None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +71,7 @@ class Request:
     deterministic: bool = False
     """Whether tokens, scores and choices must not depend on what else the engines compute."""
     early_exit: ExitOptions | None = None
-    """When certainty may stop the run before its end. None: never."""
+    """When certainty may stop the run before its end. With None it never does."""
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of the strategy (`search.catalog`) or of a user's program, as plain JSON values."""
     answers: str = "boxed"
@@ -95,13 +86,11 @@ class Request:
     def __post_init__(self) -> None:
         """Raises RequestError that names the first wrong field (`param`)."""
         _check_messages(self.problem.messages)
-        for name in (*CHOICES, *_NUMBERS):
-            check_field(name, getattr(self, name))
-        for name in _LIMITS:
-            if (limit := getattr(self, name)) is not None:
-                check_field(name, limit)
-        for name, value in dataclasses.asdict(self.sampling).items():
-            check_field(name, value)
+        for part in (self, self.sampling):
+            for field in dataclasses.fields(part):
+                value = getattr(part, field.name)
+                if value is not None or field.name not in _LIMITS:
+                    check_field(field.name, value)
         if self.step_rule == ENTROPY and self.min_step_tokens >= self.max_step_tokens:
             raise RequestError(
                 f"min_step_tokens is {self.min_step_tokens}, but a step has at most"
@@ -125,7 +114,7 @@ class Request:
         return EntropyRule(threshold=self.step_entropy, min_tokens=self.min_step_tokens)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, with lists for tuples."""
+        """Build plain JSON values, with lists for tuples."""
         fields = dataclasses.asdict(self)
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
         if self.prompt_ids is not None:
@@ -134,9 +123,9 @@ class Request:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Request:
-        """The inverse of `to_json`. Raises RequestError, KeyError or TypeError."""
+        """Invert `to_json`. Raises RequestError, KeyError or TypeError."""
         fields = dict(data)
-        messages = tuple(Message(**fields) for fields in data["problem"]["messages"])
+        messages = tuple(Message(**message) for message in data["problem"]["messages"])
         fields["problem"] = Problem(messages=messages)
         fields["sampling"] = Sampling(**data["sampling"])
         if data.get("prompt_ids") is not None:

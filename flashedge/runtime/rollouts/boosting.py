@@ -2,8 +2,8 @@
 
 Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `POLL_S`
 seconds. The engines are asked for their load only where more rollouts would gain if there was room,
-since asking took 2 % of a core. A run's driver gets its share as an `Allowance`, which the run
-stores, so that it can be replayed (`replay.py`).
+since asking took 2 % of a core. A run's driver gets its share as an `Allowance`. It is stored, so
+that the run can be replayed (`replay.py`).
 
 Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a limit of our own
 (`scheduling/rollouts/limiter.py`).
@@ -54,7 +54,7 @@ MIN_SAMPLE_TOKENS = 500
 would be ruled by one slow event."""
 MAX_SAMPLE_TOKENS = 5_000
 """Older samples are scaled down to this many tokens, so that the estimate follows changes. Chosen
-by hand: some seconds of a card."""
+by hand: a card draws as many in some seconds."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -138,8 +138,6 @@ class Boosting:
             for name, pair in self._pairs.items()
         )
 
-    # ------------------------------------------------------------ polling
-
     def _look_soon(self) -> None:
         self._changed.set()
         if self._pairs and (self._task is None or self._task.done()):
@@ -167,8 +165,6 @@ class Boosting:
         """Whether there would be more rollouts if the engines had room. False without runs: the
         last may have ended during a look at another pair."""
         return bool(pair.runs) and self._limit(pair, IDLE).budget > len(pair.runs)
-
-    # ------------------------------------------------------------ dividing
 
     def _limit(self, pair: _PairBoosting, load: EngineLoad) -> Limit:
         cost = pair.find_cost(self._daemon_time.token_s)
@@ -239,7 +235,7 @@ class _PairBoosting:
         except EngineError:
             views = {}
         now_s = clock()
-        waits = any(_has_no_room(view, most) for view in views.values())
+        waits = any(_waits_for_room(view, most) for view in views.values())
         if not self.is_recent(now_s):  # nothing was cancelled a moment ago: one look is enough
             self._others.clear()
             self._was_waiting = waits
@@ -255,8 +251,8 @@ class _PairBoosting:
         self._was_waiting, self._looked_s = waits, now_s
 
     def find_cost(self, daemon_s: float) -> RolloutCost | None:
-        """The cost of a rollout with the lengths of these runs. daemon_s: seconds of the daemon for
-        a token."""
+        """Find the cost of a rollout with the lengths of these runs. None if it was not measured.
+        daemon_s: seconds of the daemon for a token."""
         cost = self.engines.rollout_cost
         if cost is None:
             return None
@@ -287,9 +283,9 @@ class _PairBoosting:
         return max(0.0, free + boosts)
 
 
-def _has_no_room(view: EngineView, max_sequences: int) -> bool:
-    """Whether requests wait that the next step can't take, since the engine's batch is full or its
-    KV memory beyond what KEPT_SHARE leaves."""
+def _waits_for_room(view: EngineView, max_sequences: int) -> bool:
+    """Whether requests wait and the engine's batch is full, or less than KEPT_SHARE of its KV
+    memory is free."""
     is_short = view.quota_blocks * (1 - KEPT_SHARE) < view.blocks_used
     return view.waiting > 0 and (view.running >= max_sequences or is_short)
 
@@ -297,9 +293,9 @@ def _has_no_room(view: EngineView, max_sequences: int) -> bool:
 class DaemonTime:
     """Measures how long the daemon itself computes for each token, while boosted runs go on.
 
-    Its time is added to that of engines with which it shares processors, and may bound others
-    (`RolloutCost`). Tokens of cancelled rollouts do not count, so it is an overestimate. Ours, not
-    the paper's.
+    Engines on the daemon's processors take this time in addition to their own; for other engines
+    the longer of both counts (`RolloutCost`). Tokens of cancelled rollouts are not counted, so the
+    time is an overestimate. The idea is ours, not the paper's.
     """
 
     def __init__(

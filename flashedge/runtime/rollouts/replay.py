@@ -134,7 +134,7 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> tuple[Tree, 
                 case Finish() as finish:
                     return state.tree, finish
                 case Cancel() | Probe() | Watch():
-                    pass  # results that come too late are ignored, and MCTS asks for no others
+                    pass  # MCTS ignores results of cancelled nodes, and neither probes nor watches
                 case _ as other:
                     assert_never(other)
         if not results:
