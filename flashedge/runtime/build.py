@@ -25,7 +25,7 @@ def build(config: Config, *, load: bool = True) -> Service:
 
 def open_pair(name: str, config: Config) -> ServedPair:
     """Prepare a pair whose engines are not started yet. Raises as `build`, except StoreError."""
-    from flashedge.engine.vllm.pair import VllmPair
+    from flashedge.engine.vllm.pair import VllmPair  # imports torch, which takes seconds
 
     pair = find_pair(name, config)
     is_planned = None in find_explicit(pair, config)

@@ -105,6 +105,7 @@ class Service:
         await self._loader.start()
 
     async def stop(self) -> None:
+        """Cancel runs, abort other requests, stop the engines, and close the store."""
         self._is_stopping = True
         for run in list(self._runs.values()):
             run.cancel(STOPPED)

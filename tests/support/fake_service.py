@@ -147,6 +147,7 @@ class FakeService:
 
     def __post_init__(self) -> None:
         self._ids = itertools.count(1)
+        self.idle = SimpleNamespace(keep_alive=self.kept_alive.append)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -176,9 +177,6 @@ class FakeService:
 
     def load(self) -> None:
         self.life.append("loaded")
-
-    def keep_alive(self, seconds: float | None) -> None:
-        self.kept_alive.append(seconds)
 
     @property
     def kept_runs(self) -> int:

@@ -27,7 +27,8 @@ INTEGERS: Mapping[str, tuple[int, int]] = {
     "token_budget": (1, 1 << 40),
     "top_k": (0, 1 << 20),
 }
-"""Least and largest value."""
+"""Least and largest value. Chosen by hand: the largest are beyond what one card can use, so that a
+slip is refused and not queued."""
 
 NUMBERS: Mapping[str, tuple[float, float]] = {
     "deadline_s": (0.001, 1e6),

@@ -133,7 +133,7 @@ def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run_store, "_hold", hold_slowly)
     with ThreadPoolExecutor(1) as pool:
-        search = pool.submit(store.list, text="nuts")
+        search = pool.submit(store.list_runs, text="nuts")
         assert in_search.wait(30)
         ask(store, "r2", "nuts", "1", "")
         written.set()
