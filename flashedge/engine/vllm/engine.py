@@ -39,7 +39,7 @@ class VllmEngine:
     @property
     def has_smaller_batch(self) -> bool:
         """Whether the batch is smaller than configured, because memory was short."""
-        return self.process.options.max_num_seqs != self.options.max_num_seqs
+        return self.process.options != self.options
 
     async def stop(self) -> None:
         await self.process.stop()

@@ -50,7 +50,7 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
     )
     if (sequences, tokens) == now:
         return None
-    # The sizes of a generator's graphs are sequences, those of a verifier's tokens.
+    # A generator's graphs are sized in sequences, a verifier's in tokens.
     graphs = tuple(size for size in options.graph_sizes if size <= tokens)
     if options.graph_sizes and options.name == "generator":
         graphs = choose_graph_sizes(sequences, samples=True, on_card=True)
@@ -114,11 +114,13 @@ class EngineProcess:
         state, retry_in_s, notice = self._health.state, None, None
         if state == "dead" and self._restart_at is not None:
             retry_in_s = max(0.0, self._restart_at - asyncio.get_running_loop().time())
-        now, configured = self.options.max_num_seqs, self._configured.max_num_seqs
-        if now != configured:
+        before, now = self._configured, self.options
+        if now != before:
+            change = f"{now.max_num_seqs} sequences instead of {before.max_num_seqs}"
+            if now.max_num_seqs == before.max_num_seqs:
+                change = f"{now.max_batched_tokens} tokens instead of {before.max_batched_tokens}"
             notice = (
-                f"it ran out of memory, so a step holds {now} sequences instead of {configured},"
-                " until the daemon is restarted"
+                f"it ran out of memory, so a step holds {change}, until the daemon is restarted"
             )
         attempt = 0 if state == "ready" else self._attempt
         return replace(

@@ -246,6 +246,10 @@ async def test_an_engine_that_runs_out_of_memory_comes_back_with_half_of_the_bat
     FakeProcess.all[1].die()
     await engine.wait_ready(60)
     assert list_sequences() == [64, 32, 32], "it did not run out of memory again"
+    engine = await start_engine(replace(OPTIONS, max_num_seqs=8))
+    FakeProcess.all[-1].die(SHORT)
+    await engine.wait_ready(60)
+    assert "2048 tokens instead of 4096" in (engine.health().explain() or "")
 
 
 async def test_a_start_that_runs_out_of_memory_tries_with_less() -> None:
