@@ -26,11 +26,11 @@ SIZES = {"cpu": (256, 512, 1024), "cuda": (1024, 2048, 4096, 8192)}
 COPY_BYTES = {"cpu": (64 << 20, 256 << 20), "cuda": (256 << 20, 1 << 30)}
 """The largest is the one that counts as the memory's bandwidth: it exceeds the usual caches."""
 TRANSFER_BYTES = 256 << 20
-"""Takes milliseconds at least, so that the launch, a few microseconds, does not count."""
+"""Their transfer takes milliseconds, so that its launch of a few microseconds does not count."""
 LAUNCHES = 200
-"""Few enough for CUDA's queue, which holds about 1,000, so that no launch waits for room in it."""
+"""They fit into CUDA's queue, which holds about 1,000, so that no launch waits for room in it."""
 LAUNCH_S = 0.1
-"""Seconds in which one tiny operation is timed again and again. It takes microseconds."""
+"""Seconds in which one tiny operation of some microseconds is timed again and again."""
 START_S = 120.0
 """Limit for the import of torch, the first answer of the device, and what exceeds `limit_s`.
 Chosen by hand: a cold disk takes tens of seconds, and a user waits no twenty minutes."""
@@ -111,14 +111,14 @@ def bench(torch: Any, kind: str, limit_s: float, on_progress: Progress) -> dict[
 def _measure_gemm(torch: Any, kind: str, share_s: float, dtype: str, n: int) -> dict[str, Any]:
     a = torch.randn(n, n, device=kind).to(getattr(torch, dtype))
     out = torch.empty_like(a)
-    seconds = _time_best(lambda: torch.mm(a, a, out=out), kind, share_s)
+    seconds = _time_best(torch, lambda: torch.mm(a, a, out=out), kind, share_s)
     return {"dtype": dtype, "n": n, "seconds": seconds, "flops_per_s": 2 * n**3 / seconds}
 
 
 def _measure_copy(torch: Any, kind: str, share_s: float, size: int) -> dict[str, Any]:
     source = torch.zeros(size, dtype=torch.uint8, device=kind)
     target = torch.zeros_like(source)
-    seconds = _time_best(lambda: target.copy_(source), kind, share_s)
+    seconds = _time_best(torch, lambda: target.copy_(source), kind, share_s)
     return {"bytes": size, "bytes_per_s": 2 * size / seconds}
 
 
@@ -128,43 +128,41 @@ def _measure_transfer(
     host = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
     device = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, device=kind)
     source, target = (host, device) if way == "host to device" else (device, host)
-    seconds = _time_best(lambda: target.copy_(source, non_blocking=pinned), kind, share_s)
+    seconds = _time_best(torch, lambda: target.copy_(source, non_blocking=pinned), kind, share_s)
     return {"direction": way, "pinned": pinned, "bytes_per_s": TRANSFER_BYTES / seconds}
 
 
 def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
     one = torch.zeros(1, device=kind)
-    _time_best(lambda: one.add_(1), kind, LAUNCH_S)
+    _time_best(torch, lambda: one.add_(1), kind, LAUNCH_S)
     enqueued = []
     for _ in range(5):
         began = time.perf_counter()
         for _ in range(LAUNCHES):
             one.add_(1)
         enqueued.append((time.perf_counter() - began) / LAUNCHES)
-        _wait(kind)
-    round_trip_s = _time_best(lambda: one.add_(1), kind, LAUNCH_S)
+        _wait(torch, kind)
+    round_trip_s = _time_best(torch, lambda: one.add_(1), kind, LAUNCH_S)
     return {"launch_s": min(enqueued), "round_trip_s": round_trip_s}
 
 
-def _time_best(act: Callable[[], object], kind: str, share_s: float) -> float:
+def _time_best(torch: Any, act: Callable[[], object], kind: str, share_s: float) -> float:
     """Return the shortest time in seconds of `act` with its device work. It is tried for `share_s`
     seconds, and at least 3 times."""
     act()
-    _wait(kind)
+    _wait(torch, kind)
     until, best, tries = time.perf_counter() + share_s, float("inf"), 0
     while tries < 3 or time.perf_counter() < until:
         began = time.perf_counter()
         act()
-        _wait(kind)
+        _wait(torch, kind)
         best = min(best, time.perf_counter() - began)
         tries += 1
     return best
 
 
-def _wait(kind: str) -> None:
+def _wait(torch: Any, kind: str) -> None:
     if kind == "cuda":
-        import torch
-
         torch.cuda.synchronize()
 
 

@@ -53,11 +53,11 @@ class CardWatch:
         self._clock = clock
         cards = read_cards(nvml)
         self._names = {card.index: card.name for card in cards}
-        """By the driver's number, once for all parts of a card: heat and loss concern all of it."""
-        # By number: the id of a lost card can't be read.
+        """Names by the driver's number. A card's parts have one entry: they share heat and loss."""
+        # Cards are named by number, since the id of a lost card can't be read.
         self._environ = {VISIBLE_DEVICES: ",".join(map(str, self._names))}
         self._xids: list[tuple[float, str]] = []
-        """For each Xid error when it was read, by `clock`, and the line that reports it."""
+        """(when it was read, by `clock`; the line that reports it) of each Xid error."""
         nvml.nvmlInit()
         self._events: Any = None
         with contextlib.suppress(nvml.NVMLError, AttributeError):  # e.g. under WSL
@@ -185,7 +185,7 @@ def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
 
 
 def _read_name(nvml: Any, pid: int) -> str | None:
-    """The program's file name by the driver, or else its name by the system."""
+    """The program's file name as the driver gives it, or else its name as the system does."""
     import psutil
 
     try:

@@ -181,7 +181,7 @@ def open_nvml(nvml: Any = None) -> Iterator[Any]:
 
 
 def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
-    """A line for each thing that slows a card or can fail on it. `ram_bytes`: of the host."""
+    """A line for each thing that slows a card or can fail on it. `ram_bytes`: the host's RAM."""
     for card in cards:
         if card.is_lost:
             yield f"{card.name} {LOST}"

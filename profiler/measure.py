@@ -45,7 +45,7 @@ class ModelProbe(Protocol):
     decodes: bool
     """False for a model that only scores."""
 
-    def now_s(self) -> float:
+    def read_clock_s(self) -> float:
         """The time in seconds, by the clock that the samples are measured with."""
         ...
 
@@ -108,12 +108,12 @@ async def measure_steps(
     ProfileError when a phase has too few samples for a fit.
     """
     points, rounds = build_grid(probe, quick), 3 if quick else 7
-    began = probe.now_s()
+    began = probe.read_clock_s()
     await probe.prefill(1, 16)  # an engine's first request takes longer than others
     found: dict[GridPoint, list[Sample]] = defaultdict(list)
     for turn in range(rounds):
         for index, point in enumerate(points):
-            spent = probe.now_s() - began
+            spent = probe.read_clock_s() - began
             if spent > limit_s:
                 break
             share = (turn * len(points) + index) / (rounds * len(points))

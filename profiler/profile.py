@@ -48,7 +48,7 @@ class Profile:
     """The docstring of this module shows its JSON."""
 
     made_at: str
-    """The time of its end, in ISO format."""
+    """When the measurement ended, in ISO format."""
     quick: bool
     wall_s: float
     """Seconds that the measurement took, with the start of the engines."""

@@ -71,8 +71,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
 
     Which bound holds for a sample depends only on its intensity, flops / bytes: memory below some
     intensity, compute above. So the samples are split by intensity in all ways that leave no side
-    with one sample, and each split is a linear problem. Raises ProfileError for fewer than 4
-    samples, or for a time that is not positive and finite.
+    with one sample, and each split is a linear problem. Raises ProfileError for fewer than
+    `MIN_SAMPLES`, or for a time that is not positive and finite.
     """
     if len(samples) < MIN_SAMPLES:
         raise ProfileError(f"{len(samples)} steps were measured; a fit needs {MIN_SAMPLES}")

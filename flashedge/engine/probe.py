@@ -36,7 +36,7 @@ class _EngineProbe:
         self._shape = shape
         self._random = random.Random(0)
 
-    def now_s(self) -> float:
+    def read_clock_s(self) -> float:
         return asyncio.get_running_loop().time()
 
     def _make_sample(
@@ -75,9 +75,9 @@ class GeneratorProbe(_EngineProbe):
         self._vocab_size = generator.codec.vocab_size
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
-        began = self.now_s()
+        began = self.read_clock_s()
         await asyncio.gather(*(self._time_tokens(tokens, 1) for _ in range(sequences)))
-        return self._make_sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
+        return self._make_sample(PREFILL, sequences, 0, tokens, self.read_clock_s() - began)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
         """Time the span in which all sequences decode: from the latest first token to the earliest
@@ -101,7 +101,7 @@ class GeneratorProbe(_EngineProbe):
         times: list[float] = []
         async with aclosing(self._open(self._make_request(context, count))) as stream:
             async for chunk in stream:
-                times += [self.now_s()] * len(chunk.token_ids)
+                times += [self.read_clock_s()] * len(chunk.token_ids)
         return times
 
     def _make_request(self, tokens: int, max_tokens: int) -> ExtendRequest:
@@ -131,9 +131,9 @@ class VerifierProbe(_EngineProbe):
     async def prefill(self, sequences: int, tokens: int) -> Sample:
         words = await self._fit_words(tokens)
         requests = [self._make_request(words) for _ in range(sequences)]
-        began = self.now_s()
+        began = self.read_clock_s()
         scored = await asyncio.gather(*(self._verifier.score(request) for request in requests))
-        seconds = self.now_s() - began
+        seconds = self.read_clock_s() - began
         context = sum(each.cached_tokens for each in scored) / sequences
         new = sum(each.tokens for each in scored) / sequences - context
         return self._make_sample(PREFILL, sequences, context, new, seconds)

@@ -42,7 +42,7 @@ class FakeProbe:
         self.asked: list[tuple[str, int, int]] = []
         self._now, self._pace = 0.0, pace
 
-    def now_s(self) -> float:
+    def read_clock_s(self) -> float:
         return self._now
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
