@@ -211,8 +211,8 @@ class VllmPair:
         """Test whether the generator's kernels are batch-invariant here (`batch_invariance`), and
         choose the shapes of both engines for deterministic requests (`shape_probe`).
 
-        Returns what these found, by the names of `UNTESTED` and some more; the `fingerprint`; and a
-        `failure` if the time was too short. Raises EngineDead."""
+        Returns the tests' results, by the names of `UNTESTED` and some more; the `fingerprint`; and
+        a `failure` if the time was too short. Raises EngineDead."""
         from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
 
         found = dict(UNTESTED)

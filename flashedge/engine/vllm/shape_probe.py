@@ -51,8 +51,8 @@ Result = TypeVar("Result")
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     """The shapes to try, the cheapest first.
 
-    sequences: the limit of a step. A pass has logits for each of its rows, but the memory plan of
-    a card has room for only one row of logits per sequence."""
+    sequences: the most that a step may have. A pass has logits for each of its rows, but the memory
+    plan of a card has room for only one row of logits per sequence."""
     window, group = CPU_WINDOW, GROUP
     if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
@@ -83,7 +83,8 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
 async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """Do as `choose_shape`, and compare scores after a cached prefix too. Returns `score_shape`."""
+    """Find the verifier's shape like `choose_shape`, also after a cached prefix. Returns
+    `score_shape`, as JSON or None."""
     take = partial(turns.take, EngineRole.VERIFIER)
 
     async def compute(path: list[int]) -> torch.Tensor:
@@ -117,8 +118,8 @@ async def _compute_same(
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
     """Compute each item alone in a shape. Returns the results if each is the same in one batch with
-    all others, in either order, and with one window of a prompt a pass. Otherwise
-    returns an empty list."""
+    all others, in either order, and with one window of a prompt a pass. Returns an
+    empty list otherwise."""
 
     async def compute_alone() -> list[Result]:
         found = []

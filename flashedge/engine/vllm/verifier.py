@@ -32,7 +32,7 @@ TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
 """Tokenized problems and steps to keep, since a child's path repeats its parent's steps."""
 LONG_TEXT = 1 << 15
 """A path of more characters is tokenized off the event loop, since that takes 0.1 s or more."""
-_ids = itertools.count()
+_request_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,7 @@ class VllmVerifier(VllmEngine):
             extra_kwargs={ARGS_KEY: ours},
         )
         result: Any = None
-        name = f"prm-{next(_ids)}"
+        name = f"prm-{next(_request_numbers)}"
         with self.process.open_request(name) as llm:
             async for output in llm.encode(tokens_input(token_ids), params, name):
                 result = output

@@ -132,7 +132,7 @@ class Speculation:
         self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None  # a search's last one, whose parameters drafts get
+        self._like: Request | None = None  # a search's newest request: drafts get its parameters
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH

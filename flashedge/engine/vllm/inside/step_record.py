@@ -132,7 +132,7 @@ class StepsInFlight:
         self._write()
 
     def blame_any(self) -> None:
-        """Write that a step can't be scheduled, for which any request may be the reason."""
+        """Write that any request may be why a step can't be scheduled."""
         self._record.begin_step(None)
 
     def _write(self, more: tuple[str, ...] = ()) -> None:

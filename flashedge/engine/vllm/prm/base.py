@@ -53,7 +53,8 @@ class AnswerFormat(VerifierFormat, Protocol):
     """
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        """Returns the ids, and how many of them there are up to and including the scored token."""
+        """Encode both. Returns the ids, and how many of them there are up to and including the
+        scored token."""
 
 
 FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]

@@ -25,9 +25,9 @@ _NUMBERED = re.compile(r"Step \d+\s*:")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTagVariant:
     tag: str
-    """The token after a step, with the space that it follows."""
+    """The token after a step, with the space before it."""
     good: str
-    """The label of a good step, with the space that it follows, if it follows one."""
+    """The label of a good step, with the space before it, if the variant has one there."""
     bad: str
     """The label of a bad step, likewise."""
     before_steps: str

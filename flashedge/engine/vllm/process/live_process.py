@@ -160,7 +160,7 @@ class LiveProcess:
         self._is_unwanted = False
         self._ended: asyncio.Future[None] | None = None
         self._watches = contextlib.ExitStack()
-        """Ends with the process: the watches of its end and its heartbeat, and its outbox."""
+        """Stops the watches of the process's end and heartbeat, and its outbox."""
         self._hung_s: float | None = None
         """For how long the process had given no sign of life when it was killed as hung."""
 

@@ -73,7 +73,7 @@ class PromptEncoder:
 
         add_special_tokens: whether the tokenizer puts its BOS and EOS around the text."""
         if self._private is not None:
-            # `encode` would hold the GIL, and stop the daemon while it encodes a long text.
+            # The tokenizer's `encode` would hold the GIL, and stop the daemon during a long text.
             [found] = self._private.encode_batch([text], add_special_tokens=add_special_tokens)
             return tuple(found.ids)
         ids: list[int] = []
@@ -116,7 +116,7 @@ class PromptEncoder:
         return self.spell_rendered(text, is_guarded=guarded is not None)
 
     def spell_rendered(self, text: str, *, is_guarded: bool) -> str:
-        """Spell a template's tokens privately. is_guarded: whether the template is `guard`'s."""
+        """Spell the tokens of a rendered text privately. is_guarded: whether `guard` was used."""
         return join_roles(text, self.spelling) if is_guarded else self.spelling.spell(text)
 
     def _rewrite(self, source: str) -> str | None:
@@ -222,7 +222,7 @@ def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None
 
 
 def list_texts(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Yield (place, text) for all texts and names in a JSON value, and for joined parts."""
+    """Yield (place, text) for each text and name in a JSON value, and each list's joined text."""
     if hasattr(node, "model_dump"):
         node = node.model_dump()
     if isinstance(node, str):

@@ -2,7 +2,7 @@
 
 A chain of thought repeats the words of the question, so a client's stop word would end the answer
 before it begins. vLLM looks for stop strings where it decodes tokens, in the daemon. The paths of a
-search are decoded the same way. Within the thinking, only stop strings that hold its end count.
+search are decoded the same way. Within the thinking, only stop strings with `</think>` count.
 
 Checked with vLLM 0.32.0.
 """
@@ -56,7 +56,7 @@ class StopGuard:
         return found
 
     def _find_answer(self) -> str | None:
-        """Look for the answer, in which stop strings count. Returns the first that it holds."""
+        """Look for the answer, in which stop strings count. Returns the first in it, if any."""
         text: str = self._detokenizer.output_text
         start = text.lstrip()
         self._is_open = self._is_open or start.startswith(THINK_OPEN)

@@ -188,7 +188,7 @@ def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
     return converted
 
 
-def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False) -> SamplingParams:
+def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool) -> SamplingParams:
     """Copy the parameters, and add the tags and how tokens are drawn.
 
     A request with a client's seed or determinism gets position noise. Others are drawn by vLLM's
