@@ -21,7 +21,7 @@ from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from scripts.lab.sim.pair import Faults
 from tests.support.fake_protocols import FakeProtocols
-from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
+from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, both, sim_engines
 
 SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
 SHAPE = {"window": 32, "group": 4, "prefill_windows": 4}
@@ -39,18 +39,25 @@ class SimPair:
     """runtime.served_pair.EnginePair. The twins are the engines; `error` fails the start."""
 
     def __init__(
-        self, engines: Engines, error: Exception | None = None, self_test: SelfTest | None = None
+        self,
+        generator: Any,
+        verifier: Any,
+        *,
+        start_s: float = 1.0,
+        error: Exception | None = None,
+        self_test: SelfTest | None = None,
+        protocols: type[FakeProtocols] = FakeProtocols,
     ) -> None:
-        self.engines, self.error, self._self_test = engines, error, self_test
-        self.generator: Any = engines.generator
-        self.verifier: Any = engines.verifier
-        self.stock_generator, self.stock_verifier = self.generator, self.verifier
+        self.generator = self.stock_generator = generator
+        self.verifier = self.stock_verifier = verifier
+        self._start_s, self._error = start_s, error
+        self._self_test, self._protocols = self_test, protocols
         self.stopped = False
 
     async def start(self) -> None:
-        await asyncio.sleep(1.0)
-        if self.error is not None:
-            raise self.error
+        await asyncio.sleep(self._start_s)
+        if self._error is not None:
+            raise self._error
 
     async def stop(self) -> None:
         self.stopped = True
@@ -62,7 +69,7 @@ class SimPair:
         return SELF_TEST if self._self_test is None else await self._self_test(turns)
 
     async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
-        return FakeProtocols(plain)
+        return self._protocols(plain)
 
 
 class Rig:
@@ -90,7 +97,7 @@ class Rig:
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
         self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
         self.engines = sim_engines(config=config, generator=generator, verifier=verifier)
-        self.pair = SimPair(self.engines, error, self_test)
+        self.pair = SimPair(*both(self.engines), error=error, self_test=self_test)
         pair = find_pair("bundled", self.config)
         if family is not None:
             pair = replace(pair, verifier=replace(pair.verifier, family=family))

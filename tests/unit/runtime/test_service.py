@@ -285,8 +285,9 @@ async def serve_two(home: Path, queue_limit: int = 8) -> AsyncIterator[Service]:
     rig = Rig(home, load=False, loaded_pairs=2, max_running=8, queue_limit=queue_limit)
 
     def open_pair(name: str) -> ServedPair:
-        engines = SimPair(sim_engines())
-        pair = PairOfRoom(replace(rig.served._pair, name=name), engines, rig.config)
+        engines = sim_engines()
+        loaded = SimPair(engines.generator, engines.verifier)
+        pair = PairOfRoom(replace(rig.served._pair, name=name), loaded, rig.config)
         pair.room = NARROW if name == "narrow" else ROOM
         return pair
 
