@@ -8,10 +8,9 @@ import pytest
 
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.search.step_rules import EntropyRule
-from tests.support.api_rig import client_of
+from tests.support.api_rig import ask
 from tests.support.cli_rig import Cli, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
-from tests.support.fake_service import FakeService
 
 
 @pytest.fixture
@@ -30,19 +29,8 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        ("--strategy self-consistency-8", {"strategy": "self_consistency", "n": 8}),
-        ("--strategy best-of-n-4", {"strategy": "best_of_n", "n": 4}),
-        (
-            "--set step_rule=entropy --set step_entropy=0.5 --set min_step_tokens=8",
-            {"step_rule": "entropy", "step_entropy": 0.5, "min_step_tokens": 8},
-        ),
         ("--early-exit", {"early_exit": True}),
         ("--no-early-exit", {"early_exit": False}),
-        (
-            "--set early_exit.thresholds.entropy=0.8 --set early_exit.thresholds.reward=1"
-            " --set early_exit.detect=3",
-            {"early_exit": {"detect": 3, "thresholds": {"entropy": 0.8, "reward": 1}}},
-        ),
         ("--early-exit --set early_exit.policy=every_5", {"early_exit": {"policy": "every_5"}}),
         (
             "--set c=0.5 --set prior=uniform --set beside=false",
@@ -58,12 +46,10 @@ def test_flags(cli: Cli, daemon: FakeDaemon, flags: str, expected: dict[str, Any
 @pytest.mark.parametrize(
     "flags",
     [
-        "--no-early-exit --set early_exit.detect=3",
         "--set early_exit=true --set early_exit.detect=3",
         "--set c",
         "--set =3",
         "--threshold entropy",
-        "--set top_k=1.5",
         "--set judge=nobody",
     ],
 )
@@ -75,23 +61,15 @@ def test_wrong_flags(cli: Cli, daemon: FakeDaemon, flags: str) -> None:
 # ---------------------------------------------------------------- HTTP
 
 
-async def spec_of(body: dict[str, Any], *, chat: bool = False) -> Any:
+async def spec_of(**body: Any) -> Any:
     """What the service is asked, or the response when it was refused."""
-    service = FakeService()
-    async with client_of(service) as client:
-        if chat:
-            messages = [{"role": "user", "content": "p"}]
-            told = {"model": "bundled", "messages": messages, "search": body}
-            response = await client.post("/v1/chat/completions", json=told)
-        else:
-            response = await client.post("/v1/solve", json={"problem": "p", **body})
+    service, response = await ask("/v1/solve", {"problem": "p", **body})
     return service.last.request if response.status_code == 200 else response
 
 
-@pytest.mark.parametrize("chat", [False, True])
-async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
+async def test_early_exit_is_a_switch_or_an_object() -> None:
     async def exits(strategy: str, **body: Any) -> ExitOptions | None:
-        found = (await spec_of({"strategy": strategy, **body}, chat=chat)).early_exit
+        found = (await spec_of(strategy=strategy, **body)).early_exit
         return cast(ExitOptions | None, found)
 
     assert await exits("beam") is None
@@ -112,36 +90,29 @@ async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
     assert await exits("mcts") is None
 
 
-@pytest.mark.parametrize("chat", [False, True])
-async def test_strategies_bring_their_defaults(chat: bool) -> None:
-    mcts = await spec_of({"strategy": "mcts", "options": {"c": 0.5}}, chat=chat)
+async def test_strategies_bring_their_defaults() -> None:
+    mcts = await spec_of(strategy="mcts", options={"c": 0.5})
     assert (mcts.selection, mcts.aggregate, mcts.options) == ("best", "prod", {"c": 0.5})
-    told = await spec_of({"strategy": "mcts", "selection": "weighted"}, chat=chat)
-    assert told.selection == "weighted"
-    chain = await spec_of({"strategy": "probed_cot"}, chat=chat)
+    assert (await spec_of(strategy="mcts", selection="weighted")).selection == "weighted"
+    chain = await spec_of(strategy="probed_cot")
     assert (chain.n, chain.early_exit) == (1, ExitOptions())
-    off = await spec_of({"strategy": "probed_cot", "early_exit": False}, chat=chat)
-    assert off.early_exit is None
+    assert (await spec_of(strategy="probed_cot", early_exit=False)).early_exit is None
     assert "Final answer" in chain.options["suffix"]  # the pair's own
-    other = {"strategy": "probed_cot", "options": {"suffix": "So: "}}
-    assert (await spec_of(other, chat=chat)).options["suffix"] == "So: "
-    assert (await spec_of({}, chat=chat)).selection == "weighted"
+    other = await spec_of(strategy="probed_cot", options={"suffix": "So: "})
+    assert other.options["suffix"] == "So: "
+    assert (await spec_of()).selection == "weighted"
 
 
-@pytest.mark.parametrize("chat", [False, True])
-async def test_the_pair_brings_the_threshold_of_the_rule_entropy(chat: bool) -> None:
-    spec = await spec_of({"step_rule": "entropy"}, chat=chat)
+async def test_the_pair_brings_the_threshold_of_the_rule_entropy() -> None:
+    spec = await spec_of(step_rule="entropy")
     assert spec.entropy_rule == EntropyRule(threshold=0.3, min_tokens=8)  # of the bundled pair
-    told = {"step_rule": "entropy", "step_entropy": 2, "min_step_tokens": 3}
-    spec = await spec_of(told, chat=chat)
+    spec = await spec_of(step_rule="entropy", step_entropy=2, min_step_tokens=3)
     assert spec.entropy_rule == EntropyRule(threshold=2, min_tokens=3)
 
 
-@pytest.mark.parametrize(
-    "early_exit", ["yes", 1, {"policy": "mine"}, {"patience": 1}, {"detect": "x"}, []]
-)
-async def test_wrong_early_exits_and_options_are_refused(early_exit: Any) -> None:
-    response = await spec_of({"early_exit": early_exit})
-    assert response.status_code in (400, 422)
-    assert "early_exit" in json.dumps(response.json())
-    assert (await spec_of({"options": [1]})).status_code in (400, 422)
+async def test_wrong_early_exits_and_options_are_refused() -> None:
+    for early_exit in ("yes", 1, [], {"patience": 1}):
+        response = await spec_of(early_exit=early_exit)
+        assert response.status_code in (400, 422)
+        assert "early_exit" in json.dumps(response.json())
+    assert (await spec_of(options=[1])).status_code in (400, 422)
