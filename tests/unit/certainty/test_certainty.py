@@ -11,7 +11,7 @@ from flashedge.answers.pairwise import group_by_first_match
 from flashedge.batch.batch import Claim, share_budget, top_up
 from flashedge.certainty import measures
 
-LN4, LN5 = math.log(4), math.log(5)
+LN4 = math.log(4)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,6 @@ LN4, LN5 = math.log(4), math.log(5)
         (["7", "7", "7", "8"], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
         (["7", "7", "7", None], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
         (["7", "7", None, None], 0.25),  # clusters of 2, 1, 1: H = 1.5 ln 2 of 2 ln 2
-        (["7", "7", "7", "7", "8"], 1 - (0.8 * math.log(1.25) + 0.2 * LN5) / LN5),  # 0.689
         (["7"], 0.0),
         ([None, None], None),
         ([], None),
@@ -42,10 +41,8 @@ def test_certainindex(answers: list[str | None], expected: float | None) -> None
         ("abb", 3, 2 / 3),
         ("abc", 3, 1 / 3),
         ("bbbaaa", 3, 1.0),
-        ("bbaaaa", 5, 4 / 5),
         ("aa-", 3, 0.0),  # the newest probe has no answer
         ("a-a", 3, 2 / 3),  # one in doubt does not count
-        ("---", 3, 0.0),
     ],
 )
 def test_consistency(answers: str, window: int, expected: float | None) -> None:
@@ -138,10 +135,6 @@ def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
     ("answers", "cap", "chance"),
     [
         (["a", "a"], 8, 0.952),
-        (["a", "a", "a"], 8, 0.992),
-        (["a", "b", "a", "a"], 8, 0.960),
-        (["a", "a", "b"], 8, 0.833),
-        (["a", "b"], 8, 0.595),
         (["a", "a", "a", "a", "b", "b"], 8, 1.0),  # equal counts at the end are no loss
         (["a", None, "a"], 8, 0.929),  # a path without an answer does not vote, but is drawn
         (["a", "b", "c"], 3, 1.0),

@@ -225,20 +225,6 @@ def test_a_beam_requested_twice_has_one_draft() -> None:
     assert level.board.end_run("a") == (draft,)
 
 
-def test_unused_drafts_are_dropped_and_all_tokens_counted() -> None:
-    level = Level(4, 4, 4, finished=2)
-    kept, dropped = level.plan()
-    for draft in (kept, dropped, dropped):
-        level.draw(draft)
-    level.board.plan(view(1, waiting=1))
-    drop = level.board.drop_unused
-    assert drop("a", [1], {kept.seed}) == (dropped,)
-    assert (dropped.state, drop("b", [1], ())) == (DraftState.DROPPED, ())
-    assert level.board.count_drawn("a") == 3
-    assert drop("a", [2], {kept.seed}) == (kept,)  # too old to be requested
-    assert (level.board.end_run("a"), level.board.count_drawn("a")) == ((), 0)
-
-
 def test_a_request_may_end_after_its_run() -> None:
     level = Level(4, 4, 4)
     mine = level.finish(0)

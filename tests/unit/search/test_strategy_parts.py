@@ -1,6 +1,5 @@
 """PUCT, apportionment and priors by hand; options of strategies; users' programs."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -15,7 +14,6 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import softmax
-from flashedge.search.catalog import make_search
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import Rebase, VaryingGranularity
 from flashedge.search.strategies.mcts import Mcts, compute_priors, compute_puct
@@ -25,11 +23,6 @@ from flashedge.types import FinishReason, NodeId, Segment
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
 from tests.support.search_rig import make_segment
-
-
-def test_an_integer_that_no_float_holds_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"must be an integer in \[1, 1024\]"):
-        make_search("mcts", options={"parallel": 10**400}, n=1)
 
 
 def test_puct_by_hand() -> None:
@@ -89,7 +82,6 @@ def test_options_reach_their_search() -> None:
     ("strategy", "options"),
     [
         ("beam", {"c": 1.0}),
-        ("mcts", {"temperature": 1.0}),
         ("mcts", {"c": "1"}),
         ("mcts", {"c": float("nan")}),
         ("mcts", {"c": True}),
@@ -97,12 +89,12 @@ def test_options_reach_their_search() -> None:
         ("rebase", {"temperature": 0}),
         ("mcts", {"parallel": 0}),
         ("mcts", {"parallel": 2.5}),
+        ("mcts", {"parallel": 10**400}),
         ("mcts", {"take": "last"}),
         ("mcts", {"futile": 1.5}),
         ("mcts", {"negative_exit": 1}),
         ("mcts", {"selective_exit": True}),
         ("probed_cot", {"window": 0}),
-        ("probed_cot", {"window": 2.5}),
         ("probed_cot", {"beside": 1}),
         ("probed_cot", {"suffix": ""}),
     ],
@@ -111,11 +103,6 @@ def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> No
     with pytest.raises(RequestError) as error:
         build_search(spec(strategy, n=1, options=options))
     assert error.value.param == "options"
-
-
-def test_a_model_name_carries_a_strategy() -> None:
-    found = [ModelName.parse(f"bundled{name}").search for name in ("", ":beam", ":best-of-n-4")]
-    assert found == [None, {"strategy": "beam"}, {"strategy": "best_of_n", "n": 4}]
 
 
 @pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x"])
@@ -129,12 +116,6 @@ def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
 def test_a_number_too_large_for_a_float_is_refused() -> None:
     with pytest.raises(RequestError, match="must be a number in"):
         spec("beam", deadline_s=10**400)
-
-
-def test_a_spec_survives_json() -> None:
-    exits = ExitOptions(policy="every_5", detect=3, thresholds={"entropy": 0.5})
-    for asked in (BEAM, spec("mcts", early_exit=exits, options={"c": 0.5})):
-        assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 class Wide:

@@ -130,12 +130,6 @@ async def test_an_engine_that_stays_away_ends_the_run(which: str, restart_s: flo
     await assert_nothing_left(engines)
 
 
-@pytest.mark.parametrize("failing", [{0}, {3}, {0, 8}, {0, 1, 2, 3, 4, 5, 6, 7}])
-async def test_a_failed_request_is_repeated(failing: set[int]) -> None:
-    engines = sim_engines(generator=Faults(fail_requests=frozenset(failing)))
-    assert not (await drive_alike(engines, BEAM)).list_events(EngineRestarted)
-
-
 # ---------------------------------------------------------------- bounds
 
 

@@ -108,15 +108,12 @@ async def test_moving_memory_changes_no_tree(parallel: int) -> None:
         await here.drive(with_p(parallel))
 
 
-@each_p
-async def test_the_same_tree_in_tight_kv_beside_others_and_over_a_dead_engine(
-    parallel: int,
-) -> None:
+async def test_the_same_tree_in_tight_kv_beside_others_and_over_a_dead_engine() -> None:
     faults = Faults(die_after_steps=frozenset({9}), restart_s=2.0)
     for engines in (sim_engines(config=TIGHT), sim_engines(generator=faults)):
-        expected = await drive_alike(engines, with_p(parallel))
+        expected = await drive_alike(engines, with_p(4))
     engines, others = sim_engines(), [replace(BEAM, seed=seed) for seed in range(8)]
-    stories = await asyncio.gather(*(drive(engines, s) for s in (with_p(parallel), *others)))
+    stories = await asyncio.gather(*(drive(engines, s) for s in (with_p(4), *others)))
     assert stories[0].outcome == expected.outcome
 
 
