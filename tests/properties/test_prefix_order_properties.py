@@ -99,14 +99,6 @@ def test_costs_by_hand(order: Any, computed: int, evicted: int, between: int) ->
     assert radix_cost.count_evictions(CROSSED, order(CROSSED), 3) == between
 
 
-def test_an_lru_cache_evicts_the_leaf_before_the_root() -> None:
-    tree, cache = RadixTree(), radix_cost.LruCache(3)
-    one, other = tree.add_path((1, 2)), tree.add_path((3, 4))
-    assert cache.run(one).evicted == 0
-    assert cache.run(other).evicted == 1  # one's leaf
-    assert cache.run(one).computed == 1
-
-
 def test_a_sweep_reuses_what_the_forward_order_evicts() -> None:
     """Four parents, two of which fit: in forward order each is evicted before its children run."""
     parents = [(i,) for i in range(4)]

@@ -6,20 +6,38 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv import stages
 from flashedge.scheduling.kv.split import HostLink, KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId
+from scripts.bench.flashtts.shapes import MISTRAL_7B, QWEN25_1_5B
 from tests.support.search_rig import make_segment
-from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, split_of
+from tests.support.split_rig import Whole
 
+MIB = 1 << 20
+LEVEL = Workload(paths=64, context_tokens=400, live_tokens=4900, step_tokens=52)
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
 
 
+def of_shape(shape: ModelShape) -> EngineCost:
+    curve = RooflineCurve(device=RTX_4090, shape=shape)
+    sizes = {"kv_bytes_per_token": shape.kv_bytes_per_token, "block_tokens": 16}
+    return EngineCost(curve=curve, **sizes)
+
+
+SMALL, VERIFIER_7B = of_shape(QWEN25_1_5B), of_shape(MISTRAL_7B)
+
+
 def memory(kv_bytes: int, link: HostLink | None = None) -> KvMemory:
     return KvMemory(generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=link)
+
+
+def split_of(kv_bytes: int, load: Workload = LEVEL) -> KvSplit:
+    return memory(kv_bytes).choose_split(load)
 
 
 def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> Any:
@@ -48,17 +66,6 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
     assert (split.generator_bytes, split.verifier_bytes) == expected
     mirrored = replace(both, generator=verifier, verifier=generator).split_evenly()
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
-
-
-def test_the_split_follows_pair_and_load() -> None:
-    """The artifact's split is fixed. Here each pair and each level gets its own."""
-    heavy_verifier = split_of(3000 * MIB)
-    heavy_generator = split_of(3000 * MIB, generator=LARGE, verifier=SMALL)
-    assert heavy_verifier.verifier_bytes > 2 * heavy_generator.verifier_bytes
-    early = replace(LEVEL, context_tokens=100, live_tokens=1000)
-    at_first, later = split_of(1400 * MIB, early), split_of(1400 * MIB)
-    assert (at_first.prefill_batch, later.prefill_batch) == (64, 32)  # then it fits no longer
-    assert later.verifier_bytes < at_first.verifier_bytes
 
 
 def test_spare_memory_is_divided_in_proportion() -> None:

@@ -160,16 +160,6 @@ async def test_tokens_shorten_what_is_left_and_certainty_only_with_early_exit(bu
     assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01)
 
 
-async def test_the_queue_starts_as_many_runs_as_the_memory_holds(build: Build) -> None:
-    rig = build(max_running=8)
-    rig.set_capacity(Capacity(kv_tokens=1700, max_running=8, useful_sequences=256))
-    for name in "abc":
-        rig.submit(name, 100)  # eight paths of 100 tokens behind 10 of the prompt
-    assert rig.queue.sizes == (1, 2)
-    rig.end("a")
-    assert rig.queue.sizes == (0, 2)
-
-
 async def test_runs_that_may_exit_early_need_room_for_a_group(build: Build) -> None:
     """Of 16 paths the first 5 are drawn, then the other 11."""
     rig = build()
