@@ -27,10 +27,12 @@ SAME = [
     r"C|Option C|\text{Choice (C)}|answer: C|C: x = 5|(C) \text{Paris}|\textbf{C.} \frac{1}{2}",
     *(r"A,C|A, C|A and C|(A), (C)|(A) and (C)|\text{(A) and (C)}", r"A,B,D|A, B, and D"),
     # values with names
-    *(r"x=3,y=5|x = 3 and y = 5|(3,5)", r"y=5,x=3|(3,5)", r"x=\frac12,y=5|(0.5,5)"),
+    r"x=3,y=5|x = 3 and y = 5|x = 3\text{ and }y = 5|(3,5)",
+    *(r"y=5,x=3|(3,5)", r"x=\frac12,y=5|(0.5,5)"),
     # exponents without braces
     *(r"x^{-1}|x^-1|x^{- 1}|x⁻¹", r"10^{-20}|10^-20"),
-    *(r"2^{\sqrt{3}}|2^\sqrt3|2^\sqrt{3}|2^sqrt(3)", r"2^{\frac{1}{2}}|2^\frac12|2^{\frac12}"),
+    r"2^{\sqrt{3}}|2^\sqrt3|2^\sqrt{3}|2^\sqrt(3)|2^sqrt(3)|2^{sqrt(3)}",
+    r"2^{\frac{1}{2}}|2^\frac12|2^{\frac12}",
     # names of one thing
     *(r"\emptyset|\varnothing|∅|\{\}|\{ \}", r"30|\angle ABC = 30^\circ|m\angle A = 30"),
     # marks around the answer
@@ -38,14 +40,15 @@ SAME = [
     r"73|\boldsymbol{73}|\texttt{73}",
     r"73|**Answer: 73**|Answer: 73|\approx 73|the final answer is 73",
     # one number
-    r"1234567|1,234,567|1{,}234{,}567|1\,234\,567|1 234 567|1, 234, 567",
+    r"1234567|1,234,567|1{,}234{,}567|1\,234\,567|1 234 567|1, 234, 567|1,\!234,\!567|1234567.00",
     r"5|\$5|$5$|€5|5 USD|US\$5|5\text{ dollars}|5.|5.0|five|5^\circ C|5 min|5\text{ min}",
     r"-5|−5|–5|-\$5|\$-5|negative 5|minus 5",
     r"1/2|½|\sfrac{1}{2}|.5|1⁄2|½ cup|\frac{1}{2} cup|\frac12\text{ cups}",
-    *(r"7/2|3½|3\frac{1}{2}|3.5", r"x^{2}|x²", r"\sqrt{2}|√2"),
+    *(r"7/2|3½|3\frac{1}{2}|3\frac12|3.5", r"x^{2}|x²"),
+    r"\sqrt{2}|√2|\sqrt2|\sqrt 2|sqrt2|sqrt 2|sqrt{2}|sqrt(2)|\sqrt(2)",
     *(r"105|one hundred and five|one hundred five", r"21|twenty-one|Twenty one"),
     *(r"24|2 dozen|2 dozen eggs", r"60|60 km/h|60 miles per hour"),
-    r"2\pi|2π|2\pi\text{ inches}|2\pi inches",
+    r"2\pi|2pi|2 pi|2π|2\pi\text{ inches}|2\pi inches|2pi cm|2\pi\text{ cm}",
     *(r"3\sqrt{2}|3\sqrt{2} meters|3\sqrt{2}\text{ cm}|3\sqrt2 square units", r"2x|2x feet"),
     *(r"5000|5 \times 10^3 meters|5 \cdot 10^{3}\text{ m}", r"17|17\text{ (rounded)}|\boxed{17}"),
     # mixed numbers

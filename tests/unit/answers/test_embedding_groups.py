@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -37,13 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def embedder(folder: Path) -> Embedder:
     return Embedder(folder)
-
-
-@pytest.fixture(scope="module")
-async def worker(folder: Path) -> AsyncIterator[EmbeddingGroups]:
-    made = EmbeddingGroups(folder, 0.97)
-    yield made
-    await made.close()
 
 
 def test_a_vector_is_the_mean_over_tokens_of_length_one(folder: Path, embedder: Embedder) -> None:
@@ -84,8 +76,7 @@ def test_other_numbers_are_other_answers(embedder: Embedder) -> None:
     assert module.group_texts(embedder, texts, -1.0) == (0, 1, 0)
 
 
-@pytest.mark.asyncio(loop_scope="module")
-async def test_the_order_of_arrival_changes_names_only(worker: EmbeddingGroups) -> None:
+async def test_the_order_of_arrival_changes_names_only(folder: Path) -> None:
     def parts(answers: list[str | None], named: tuple[str | None, ...]) -> set[frozenset[str]]:
         found: dict[str, set[str]] = {}
         for answer, name in zip(answers, named, strict=True):
@@ -96,14 +87,15 @@ async def test_the_order_of_arrival_changes_names_only(worker: EmbeddingGroups) 
                 assert answers.index(name) <= answers.index(answer)
         return {frozenset(part) for part in found.values()}
 
+    made = EmbeddingGroups(folder, 0.97)
     forward: list[str | None] = [*TEXTS, None, *TEXTS[:5]]
     backward = forward[::-1]
-    expected = parts(forward, await worker.group(forward))
+    expected = parts(forward, await made.group(forward))
     assert 1 < len(expected) < len(TEXTS)
-    assert parts(backward, await worker.group(backward)) == expected
+    assert parts(backward, await made.group(backward)) == expected
+    await made.close()
 
 
-@pytest.mark.asyncio(loop_scope="module")
 async def test_one_text_needs_no_worker(folder: Path) -> None:
     made = EmbeddingGroups(folder, 0.9)
     assert await made.group(["a", None, "a"]) == ("a", None, "a")
@@ -111,12 +103,14 @@ async def test_one_text_needs_no_worker(folder: Path) -> None:
     assert made.worker.pid is None
 
 
-@pytest.mark.asyncio(loop_scope="module")
-async def test_a_killed_worker_is_replaced(worker: EmbeddingGroups) -> None:
-    before = await worker.group(TEXTS)
-    assert worker.worker.pid is not None
-    os.kill(worker.worker.pid, signal.SIGKILL)
-    assert await worker.group(TEXTS) == before
+async def test_a_killed_worker_is_replaced(tmp_path: Path) -> None:
+    answers = "[print('{\"groups\": [0, 0]}', flush=True) for _ in sys.stdin]"
+    made = EmbeddingGroups(tmp_path, 0.9, command=(sys.executable, "-c", READY + answers))
+    for _ in range(2):
+        assert await made.group(["a", "b"]) == ("a", "a")
+        assert made.worker.pid is not None
+        os.kill(made.worker.pid, signal.SIGKILL)
+    await made.close()
 
 
 @pytest.mark.parametrize(
@@ -132,11 +126,11 @@ async def test_without_a_worker_words_decide(
     assert module.FALLBACK in caplog.text
 
 
-def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", module.__name__, str(tmp_path / "none"), "0.5"]
+def test_a_worker_that_can_not_prepare_says_so() -> None:
+    code = "from flashedge.answers.workers.line_worker import serve; serve(lambda: 1 / 0)"
     quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": find_package_parent()}
-    done = subprocess.run(command, check=True, **quiet)
-    assert "there is no model folder" in json.loads(done.stdout)["failed"]
+    done = subprocess.run([sys.executable, "-c", code], check=True, **quiet)
+    assert json.loads(done.stdout)["failed"] == "ZeroDivisionError: division by zero"
 
 
 def test_no_model_is_loaded_unless_configured(tmp_path: Path, folder: Path) -> None:
@@ -178,12 +172,13 @@ def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_folder_that_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
     def refused(said: str) -> None:
         with pytest.raises(CheckpointError, match=said):
-            Embedder(tmp_path)
+            Embedder(tmp_path / "model")
 
-    write_embedder(tmp_path, pooling="cls_token")
+    refused("there is no model folder")
+    write_embedder(tmp_path / "model", pooling="cls_token")
     refused("does not use mean pooling")
-    modules = write_embedder(tmp_path) / "modules.json"
-    weights = tmp_path / "model.safetensors"
+    folder = write_embedder(tmp_path / "model")
+    modules, weights = folder / "modules.json", folder / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes(whole[:-1])
     refused("cut short")

@@ -69,7 +69,7 @@ def rules(strategy: str) -> list[Rule]:
             sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
     return [
         Rule(policy=policy, detect=detect, thresholds=least)
-        for policy, detect, least in product(POLICIES, (1, 3, 5), sure)
+        for policy, detect, least in product(POLICIES, (1, 4), sure)
     ]
 
 

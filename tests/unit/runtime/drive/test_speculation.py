@@ -31,7 +31,6 @@ from tests.support.runtime_rig import RecordingVerifier, assert_nothing_left
 from tests.support.service_rig import Serve
 from tests.support.speculation_rig import (
     AMPLE,
-    TRACE,
     DrivenRun,
     drive_run,
     engines_with,
@@ -40,7 +39,7 @@ from tests.support.speculation_rig import (
 )
 from tests.unit.runtime.kv.test_build import profile
 
-PROBLEMS = range(len(TRACE.rows))
+PROBLEMS = range(6)
 WIDE = {"n": 16}
 
 
