@@ -38,7 +38,6 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import aggregate
 from flashedge.search.tree import ROOT, Tree
-from flashedge.search.voting import Search
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.lab.sim.engine_loop import SimEngine
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
@@ -91,12 +90,10 @@ def driver_of(
     spec: Request,
     emit: Callable[[Event], None],
     earlier: EarlierRun = NO_EARLIER_RUN,
-    watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
     **options: Any,
 ) -> Driver:
     prompt = prompt_of(engines, spec)
-    search = watch(build_search(spec), len(prompt))
-    return Driver(search, spec, prompt, engines, emit, earlier, **options)
+    return Driver(build_search(spec), spec, prompt, engines, emit, earlier, **options)
 
 
 class RecordingVerifier(EngineProxy[Any]):

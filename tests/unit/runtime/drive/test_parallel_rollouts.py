@@ -2,7 +2,7 @@
 behind whatever is cancelled."""
 
 import asyncio
-from dataclasses import fields, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -20,7 +20,6 @@ from flashedge.scheduling.prefix_order import order_by_arrival, order_by_prefix,
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
-from flashedge.search.voting import Search
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.pair import Faults, SimConfig
@@ -56,23 +55,6 @@ def with_p(parallel: int, spec: Request = MCTS, **options: Any) -> Request:
 def irregular(problem: int, parallel: int, n: int = 8) -> Request:
     """Of a problem whose steps have very different lengths."""
     return with_p(parallel, spec_for(problem, strategy="mcts", n=n, **find_defaults("mcts")))
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.states: list[MctsState] = []
-
-    def __call__(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
-        assert isinstance(search, Mcts)
-        states = self.states
-
-        class Watched(Mcts):
-            def run(self, state: MctsState, commands: Any = ()) -> Any:
-                moved = Mcts.run(self, state, commands)
-                states.append(moved[0])
-                return moved
-
-        return Watched(**{field.name: getattr(search, field.name) for field in fields(search)})
 
 
 # ---------------------------------------------------------------- the same tree
@@ -126,10 +108,10 @@ async def test_more_rollouts_at_once_take_less_time() -> None:
 
 
 async def drive_with_allowances(
-    engines: Engines, spec: Request, random: Random, watch: Watch
+    engines: Engines, spec: Request, random: Random
 ) -> tuple[Outcome, list[Event], int]:
     told: list[Event] = []
-    driver = driver_of(engines, spec, told.append, watch=watch)
+    driver = driver_of(engines, spec, told.append)
     run = asyncio.ensure_future(driver.run())
     while not run.done():
         await asyncio.sleep(random.uniform(0.0, 0.004))
@@ -138,15 +120,25 @@ async def drive_with_allowances(
 
 
 @pytest.mark.parametrize("switches", [{}, {"early_scores": True}], ids=["level", "early"])
-async def test_a_cancel_at_any_time_leaks_nothing(switches: dict[str, bool]) -> None:
+async def test_a_cancel_at_any_time_leaks_nothing(
+    switches: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cancelled = cancelled_tokens = 0
+    states, run = list[MctsState](), Mcts.run
+
+    def watch(self: Mcts, state: MctsState, commands: Any = ()) -> Any:
+        moved = run(self, state, commands)
+        states.append(moved[0])
+        return moved
+
+    monkeypatch.setattr(Mcts, "run", watch)
     for seed in range(12):
-        spec, watch = with_p(4, replace(MCTS, seed=seed)), Watch()
-        engines = sim_engines().switch(**switches)
-        outcome, told, tokens = await drive_with_allowances(engines, spec, Random(seed), watch)
+        spec, engines = with_p(4, replace(MCTS, seed=seed)), sim_engines().switch(**switches)
+        outcome, told, tokens = await drive_with_allowances(engines, spec, Random(seed))
         cancelled_tokens += tokens
-        assert all(len(state.flights) <= state.allowance for state in watch.states)
-        last = watch.states[-1]
+        assert all(len(state.flights) <= state.allowance for state in states)
+        last = states[-1]
+        states.clear()
         assert all(last.statistics[node].in_flight == 0 for node in outcome.tree.nodes)
         assert folded(told) == nodes_of(outcome.tree, spec)
         ends = [node for event in told if isinstance(event, RolloutsEnded) for node in event.nodes]
