@@ -56,7 +56,7 @@ Chosen by hand: at a tenth, keys overtake slow ones; at ten times, the keyboard 
 POLL_S, DEVICE_POLL_S = 1.0, 2.0
 """Seconds between two polls of the daemon, and of the cards. Chosen by hand: at a tenth, polls take
 processor time from the engines; at ten times, what is shown is old."""
-LISTED_RUNS = 50  # how many of the newest runs each poll lists
+LISTED_RUNS = 50  # how many of the newest runs each poll lists: some screens
 OLDER_RUNS = 200  # how many older ones are fetched at once, at the list's end and for a filter
 
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)

@@ -35,7 +35,7 @@ events take 10 s. At a tenth nobody could follow them, and ten times as long is 
 _OTHER_WEIGHT = 1.0
 """An event without tokens takes as long in a replay as this many tokens."""
 TREES_KEPT = 4
-"""Trees in memory, 2 to 3 MiB for 512 paths. The daemon sends a dropped one's events again."""
+"""Trees kept in memory, each 2 to 3 MiB for 512 paths. The daemon can send events again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,7 @@ answers that are being sent; ten times as long is all that `flashedge down` wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainAsk:
+class PlainRequest:
     """What the scheduler of programs knows of a request when it arrives."""
 
     program: str
@@ -54,7 +54,7 @@ class PlainAsk:
 Follow = Callable[[int, int, tuple[str, ...]], None]
 """Called for each output of a request with the number of its prompt's tokens, the number of its new
 tokens, and the finish reasons of the choices that it ends."""
-Watch = Callable[[PlainAsk], AbstractContextManager[Follow]]
+Watch = Callable[[PlainRequest], AbstractContextManager[Follow]]
 """Watches a request for as long as the context is open."""
 
 
@@ -88,7 +88,7 @@ class PlainRequests:
             raise QueueFull(f"{self._open[pair]} completions and scores are open")
 
     @contextmanager
-    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Follow]:
+    def open(self, ask: PlainRequest, abort: Callable[[], Awaitable[None]]) -> Iterator[Follow]:
         """Count a request while the context is open. Yields the function to call for each output.
 
         abort: makes the engine end the request. Raises as `check_admission`.
@@ -163,6 +163,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTags:
+    """What every engine request of one HTTP request carries."""
+
     client: str
     """The name that the client gives itself, or else its address."""
     seed: int

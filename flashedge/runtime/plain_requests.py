@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.http_requests import Follow, PlainAsk
+from flashedge.engine.http_requests import Follow, PlainRequest
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.scheduling.lengths.outputs import OutputLengths
@@ -12,7 +12,7 @@ from flashedge.scheduling.lengths.outputs import OutputLengths
 
 @contextmanager
 def watch_request(
-    metrics: Metrics, find_scheduler: Callable[[str], PairScheduler], ask: PlainAsk
+    metrics: Metrics, find_scheduler: Callable[[str], PairScheduler], ask: PlainRequest
 ) -> Iterator[Follow]:
     """Make a request a member of its program while it is open, and count it in the metrics however
     it ends. find_scheduler: returns the scheduler of the pair with this name."""

@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.http_requests import Follow, PlainAsk
+from flashedge.engine.http_requests import Follow, PlainRequest
 from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
 from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.runtime.metrics import Metrics
@@ -78,7 +78,7 @@ async def score_solutions(
         metrics.observe_score(tokens=found.tokens, cached_tokens=found.cached_tokens)
         return found
 
-    plain = PlainAsk(
+    plain = PlainRequest(
         program=caller.program or f"score-{secrets.token_hex(6)}",
         pair=pair.name,
         client=caller.client,

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.base import Chunk
 from flashedge.engine.http_requests import (
-    PlainAsk,
+    PlainRequest,
     PlainRequests,
     RequestTags,
     Searcher,
@@ -109,7 +109,9 @@ class FakeProtocols:
         self.open += 1
         words = self.words[: body.get("max_tokens")]
         try:
-            ask = PlainAsk(program="fake", choices=body.get("n") or 1, max_tokens=len(self.words))
+            ask = PlainRequest(
+                program="fake", choices=body.get("n") or 1, max_tokens=len(self.words)
+            )
             with self.plain.open(ask, self._abort) as follow:
                 for word in words:
                     await asyncio.sleep(self.token_s)

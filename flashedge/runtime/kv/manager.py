@@ -37,7 +37,7 @@ from flashedge.engine.base import (
     StepScores,
     Verifier,
 )
-from flashedge.engine.http_requests import Follow, PlainAsk
+from flashedge.engine.http_requests import Follow, PlainRequest
 from flashedge.errors import FlashEdgeError
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.kv.curves import Curves
@@ -189,7 +189,7 @@ class KvManager:
             self._plain_requests -= 1
 
     @contextmanager
-    def watch_plain_request(self, ask: PlainAsk) -> Iterator[Follow]:
+    def watch_plain_request(self, ask: PlainRequest) -> Iterator[Follow]:
         """Do `count_plain_request` as a watch of `PlainRequests`."""
         role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
         with self.count_plain_request(role):

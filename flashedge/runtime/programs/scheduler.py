@@ -16,7 +16,7 @@ from itertools import count
 
 from flashedge.config import Config
 from flashedge.engine.base import Generator, Verifier
-from flashedge.engine.http_requests import PlainAsk
+from flashedge.engine.http_requests import PlainRequest
 from flashedge.errors import QueueFull
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
 from flashedge.runtime.drive.engines import CONTEXT_TOKENS
@@ -190,7 +190,7 @@ class PairScheduler:
 
     # ------------------------------------------------------------ plain requests
 
-    def add_request(self, ask: PlainAsk) -> str:
+    def add_request(self, ask: PlainRequest) -> str:
         """Let a plain request join its program. Returns its name as a member."""
         caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
         request = LengthRequest(

@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from flashedge.api.app import create_app
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk
+from flashedge.engine.http_requests import MAX_CHOICES, PlainRequest
 from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.step_rules import split_steps
 from flashedge.types import Problem
@@ -235,7 +235,7 @@ async def test_a_daemon_that_stops_says_so(rig: Rig) -> None:
 
 
 async def test_too_much_at_once_is_refused_for_now(rig: Rig, client: httpx.AsyncClient) -> None:
-    ask = PlainAsk(program="other", pair="bundled", choices=MAX_CHOICES - 2, max_tokens=1)
+    ask = PlainRequest(program="other", pair="bundled", choices=MAX_CHOICES - 2, max_tokens=1)
     with rig.service._plain.open(ask, AsyncMock()):
         response = await client.post("/v1/score", json=ASK)
         check(response, 503, "queue_full")

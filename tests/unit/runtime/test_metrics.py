@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from flashedge import events
 from flashedge.config import load_config
 from flashedge.engine.base import EngineView, Health
-from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk, PlainRequests
+from flashedge.engine.http_requests import MAX_CHOICES, PlainRequest, PlainRequests
 from flashedge.errors import QueueFull, RequestError
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.runtime.metrics import RECENT, Metrics
@@ -201,8 +201,8 @@ def test_percentiles_are_times_of_requests() -> None:
 async def ignore() -> None: ...
 
 
-def make_ask(choices: int) -> PlainAsk:
-    return PlainAsk(program="one", choices=choices, max_tokens=64)
+def make_ask(choices: int) -> PlainRequest:
+    return PlainRequest(program="one", choices=choices, max_tokens=64)
 
 
 def build_plain(metrics: Metrics) -> PlainRequests:

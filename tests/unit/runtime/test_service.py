@@ -12,7 +12,7 @@ import pytest
 
 from flashedge import errors
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.http_requests import PlainAsk
+from flashedge.engine.http_requests import PlainRequest
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import RunCancelled, RunFinished, RunStarted
 from flashedge.runtime.records.store import RunStore
@@ -359,7 +359,7 @@ async def test_a_plain_request_joins_the_programs_of_its_pair(tmp_path: Path) ->
     async def abort() -> None: ...
 
     async with serve_two(tmp_path) as service:
-        ask = PlainAsk(program="chat", pair="wide", max_tokens=8)
+        ask = PlainRequest(program="chat", pair="wide", max_tokens=8)
         with service._loader._plain.open(ask, abort):
             assert [s.pair for s in service.scheduling.programs] == ["wide"]
             run = submit(service, "narrow")

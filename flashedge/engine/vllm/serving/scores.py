@@ -20,7 +20,12 @@ from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
-from flashedge.engine.http_requests import PlainAsk, PlainRequests, end_with_request, get_request
+from flashedge.engine.http_requests import (
+    PlainRequest,
+    PlainRequests,
+    end_with_request,
+    get_request,
+)
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.protocols import build_app, build_args
@@ -55,7 +60,7 @@ class ScoringClient(TaggedClient):
         program = tags.program or request_id
         params = pooling_params.clone()
         params.extra_kwargs = {**(params.extra_kwargs or {}), ARGS_KEY: {PROGRAM: program}}
-        ask = PlainAsk(
+        ask = PlainRequest(
             program=program,
             pair=self._pair,
             client=tags.client,
@@ -71,7 +76,7 @@ class ScoringClient(TaggedClient):
         prompt: Any,
         params: PoolingParams,
         request_id: str,
-        ask: PlainAsk,
+        ask: PlainRequest,
         options: dict[str, Any],
     ) -> AsyncGenerator[PoolingRequestOutput]:
         try:

@@ -26,7 +26,7 @@ from vllm.exceptions import (
 from vllm.sampling_params import RequestOutputKind
 
 from flashedge.engine.http_requests import (
-    PlainAsk,
+    PlainRequest,
     PlainRequests,
     RequestTags,
     end_with_request,
@@ -119,7 +119,7 @@ class TaggedClient:
         options["priority"] = tags.priority
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
         room = max(1, self._llm.model_config.max_model_len - len(ids or ()))
-        ask = PlainAsk(
+        ask = PlainRequest(
             program=program,
             pair=self._pair,
             client=tags.client,
@@ -135,7 +135,7 @@ class TaggedClient:
         prompt: Any,
         params: SamplingParams,
         request_id: str,
-        ask: PlainAsk,
+        ask: PlainRequest,
         options: dict[str, Any],
     ) -> AsyncGenerator[RequestOutput]:
         try:

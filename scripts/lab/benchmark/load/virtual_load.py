@@ -15,7 +15,7 @@ import numpy as np
 
 from flashedge.config import Config
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.http_requests import PlainAsk
+from flashedge.engine.http_requests import PlainRequest
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Engines
@@ -172,7 +172,7 @@ class VirtualServer:
             to_boundary=False,
             program=key,
         )
-        ask = PlainAsk(
+        ask = PlainRequest(
             program=key, client=program.client, prompt_ids=prompt, max_tokens=CHATS.max_tokens
         )
         tokens = 0

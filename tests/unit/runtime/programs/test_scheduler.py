@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.config import load_config
-from flashedge.engine.http_requests import PlainAsk, PlainRequests
+from flashedge.engine.http_requests import PlainRequest, PlainRequests
 from flashedge.errors import QueueFull
 from flashedge.events import CertaintyUpdated, Progress
 from flashedge.optimizations import Features
@@ -209,7 +209,7 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     places = [(program.key, program.place) for program in rig.estimate_programs()]
     assert places == [("a", None), ("b", 0), ("c", 1)]
     assert {s.key: s.starts_in_s for s in rig.estimate_programs()} == starts_s
-    chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    chat = rig.add_request(PlainRequest(program="chat", max_tokens=64))
     rig.note_tokens(chat, 1000)
     assert rig.estimate_runs()["b"].starts_in_s == starts_s["b"], "a chat's speed is no search's"
 
@@ -260,14 +260,14 @@ async def test_a_search_that_draws_a_long_step_does_not_wait(build: Build) -> No
     for _ in range(40):
         await asyncio.sleep(1)
         rig.note_event("batch", Progress(tokens=((NodeId(1), 5),)))
-    rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    rig.add_request(PlainRequest(program="chat", max_tokens=64))
     assert rig.sort_waiting(["batch", "chat"]) == ["chat", "batch"]
 
 
 async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
     rig = build(scheduling_policy="fcfs")
     rig.add("run", caller=Caller(priority=1))
-    rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    rig.add_request(PlainRequest(program="chat", max_tokens=64))
     await asyncio.sleep(3)
     rig.mark_started("chat")
     rig.mark_started("chat")
@@ -280,7 +280,7 @@ async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> No
     rig = build()
     plain = PlainRequests(partial(watch_request, Metrics(), lambda pair: rig))
     prompt = tuple(range(7))
-    ask = PlainAsk(program="chat", client="person", choices=2, prompt_ids=prompt, max_tokens=64)
+    ask = PlainRequest(program="chat", client="person", choices=2, prompt_ids=prompt, max_tokens=64)
 
     async def abort() -> None: ...
 

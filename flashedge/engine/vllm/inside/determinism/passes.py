@@ -75,6 +75,8 @@ class Due:
 
 
 class Passes:
+    """Chooses the kind of each step, and does what passes need before and after vLLM's own part."""
+
     def __init__(self, scheduler: Any, ends_step: Callable[[Request], bool]) -> None:
         self._scheduler, self._ends_step = scheduler, ends_step
         self.windows = Windows(scheduler)

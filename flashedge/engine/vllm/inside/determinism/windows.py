@@ -106,6 +106,8 @@ class Replay:
 
 
 class Windows:
+    """The windows of all open deterministic requests, and the shape in which they are computed."""
+
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.replays: dict[str, Replay] = {}

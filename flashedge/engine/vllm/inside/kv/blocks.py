@@ -119,6 +119,8 @@ def _find_spans(chosen: NDArray[np.bool_]) -> list[GranuleSpan]:
 
 
 class KvRange:
+    """The KV of all layers in one tensor, whose blocks can be given memory and lose it."""
+
     def __init__(self, pages: Pages, views: Iterable[torch.Tensor], blocks: int) -> None:
         """Each of `views` is (blocks, …), or (blocks * k, …) if the kernel's blocks are smaller."""
         self._pages = pages

@@ -27,6 +27,8 @@ RequestFilter = Callable[[Request], bool]
 
 
 class KvQuota:
+    """Keeps the blocks that the quota excludes reserved."""
+
     def __init__(self, scheduler: Any, reclaim: Callable[[RequestFilter], bool]) -> None:
         self._scheduler, self._reclaim = scheduler, reclaim
         self._pool = scheduler.kv_cache_manager.block_pool
