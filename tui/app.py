@@ -400,16 +400,16 @@ class DashboardApp(App[None]):
         self.notify(f"Run {run} was accepted{known and ': '}{known}")
 
     def action_cancel(self) -> None:
-        run = self.state.chosen_row
-        if run is None or not run.live:
+        run, row = self.state.chosen, self.state.chosen_row  # a new run has no row yet
+        if run is None or (row is not None and not row.live):
             self.notify("The chosen run is already over" if run else "Choose a run first")
             return
 
         def cancel(sure: bool | None) -> None:
             if sure:
-                self._cancel(run.id)
+                self._cancel(run)
 
-        self.push_screen(Confirm(f"Cancel run {run.id}?", run.id), cancel)
+        self.push_screen(Confirm(f"Cancel run {run}?", run), cancel)
 
     @work
     async def _cancel(self, run: str) -> None:

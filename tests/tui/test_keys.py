@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,9 @@ async def test_submit() -> None:
         await until(pilot, lambda: daemon.submitted)
         assert daemon.submitted == [{"problem": "2+2?", "strategy": "beam", "n": 4}]
         await until(pilot, lambda: app.state.chosen == "run-new1")
+        app.state = replace(app.state, runs=())
+        await pilot.press("c", "y")
+        await until(pilot, lambda: daemon.cancelled == ["run-new1"])
         await pilot.press("s", "escape", "s", *"2+2?", "tab", "tab", "tab", "x")
         names = [str(name.render()) for name in app.screen.query(".field-name")]
         assert names == ["Problem", "Search", "Seed", "Time limit", "Pair"]

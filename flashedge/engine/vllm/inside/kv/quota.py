@@ -55,6 +55,7 @@ class KvQuota:
         return [b.block_id for b in self._reserved[self._usable_blocks - self._clamp(blocks) :]]
 
     def _clamp(self, blocks: int) -> int:
+        """Limit a quota to the usable blocks, at least those of one request and a spare one."""
         longest = -(-self._scheduler.max_model_len // self._block_tokens)
         return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
 

@@ -93,7 +93,7 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
         return
     usable = blocks - 1  # block 0 is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
-    least = longest + 1
+    least = longest + 1  # one to spare, as in `quota`
     if uses_second_runner(config):  # at its start it writes a block for each sequence
         least = max(least, config.scheduler_config.max_num_seqs)
     least = min(usable, least)
