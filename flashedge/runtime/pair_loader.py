@@ -59,8 +59,6 @@ class PairLoader:
         self._was_released = asyncio.Event()
         self._work: asyncio.Task[None] | None = None
 
-    # ------------------------------------------------------------ life
-
     async def start(self) -> None:
         """Load the first pair. Raises EngineError; the pair stays, so that its health says why."""
         for pair in list(self._loaded.values()):
@@ -100,8 +98,6 @@ class PairLoader:
     def is_used(self) -> bool:
         """Whether a request or a run uses a pair, or waits for one."""
         return bool(self._waits) or any(self._uses.values())
-
-    # ------------------------------------------------------------ users
 
     def get(self, name: str) -> ServedPair:
         """Return a loaded pair that the caller uses. Raises EngineDead."""
@@ -151,8 +147,6 @@ class PairLoader:
                 self.release(name)  # it was loaded for this request too
             wait.count -= 1
             raise
-
-    # ------------------------------------------------------------ loading
 
     async def _load_waited(self) -> None:
         while self._waits:

@@ -85,6 +85,7 @@ class Rollouts:
         self._n = spec.n
         ends_by_reward = bool(spec.options.get("positive_exit"))
         self._accept = float(spec.options.get("accept", Exits().accept)) if ends_by_reward else None
+        """The reward at which the run ends. None if no reward ends it."""
         self._most = most
         self._prompt_tokens = prompt_tokens
         self._best: float | None = None

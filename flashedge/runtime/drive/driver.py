@@ -189,8 +189,6 @@ class Driver:
             if (progress := self._growth.report()) is not None:
                 self._emit(progress)
 
-    # ------------------------------------------------------------ commands
-
     def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
         """Begin the work of the commands. Returns the Finish among them, if any."""
         tree = state.tree
@@ -240,8 +238,6 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         self._growth.clear()
-
-    # ------------------------------------------------------------ generating
 
     def _expand(self, command: Expand, tree: Tree) -> None:
         self._emitter.emit_expansion(tree, command)
@@ -312,8 +308,6 @@ class Driver:
         self.probe_tokens += probed.tokens
         self._emit(probed)
         self._inbox.put_nowait(ProbeResult(node=probed.node, text=probed.text))
-
-    # ------------------------------------------------------------ judging
 
     async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
         await self._speculation_client.fetch_drafts()

@@ -33,6 +33,7 @@ CONTEXT_TOKENS = 256
 Chosen by hand: at ten times as much, reading KV makes large batches look slower than most steps
 are."""
 Ordering = Callable[[Paths], Order]
+"""Sorts paths, each a sequence of node ids. Returns their positions in the new order."""
 
 
 class TwinEngines(Protocol):

@@ -29,6 +29,7 @@ from flashedge.types import NodeId, Segment
 log = logging.getLogger(__name__)
 
 Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepScores]]
+"""Starts a task that ends when its node is cancelled."""
 
 
 class Scoring:

@@ -65,6 +65,7 @@ class RunMemory:
     on_load: Callable[[], None]
     """Called when the run has another load."""
     send: Callable[[Event], None]
+    """Takes the events of the run's memory."""
     prompt_tokens: int
     is_baseline: bool
     """Whether the memory must be divided evenly while the run goes on."""
@@ -107,6 +108,7 @@ class RunMemory:
 
     @property
     def record(self) -> dict[str, Any]:
+        """What the run's result says of its memory, as the field `kv`."""
         split = self.split
         return {
             "curves": self.curves,
@@ -224,6 +226,7 @@ class KvManager:
 
     @contextmanager
     def count_request(self, role: EngineRole) -> Iterator[None]:
+        """Count a request to an engine while it is open."""
         self._open[role] += 1
         self._check_owner()
         try:

@@ -58,7 +58,7 @@ to both, and a new request waits that long for its place, which shows at ten tim
 LOOK_S = 1.0
 """Seconds between two looks at the order while programs only wait. Escalation is set in seconds."""
 KEPT_S = 0.1
-"""Seconds for which estimates are kept. Every waiting client asks for one ten times a second."""
+"""Seconds for which estimates are kept. The stream of each waiting run asks for one as often."""
 
 
 class PairScheduler:
@@ -349,7 +349,7 @@ class RunQueue:
         limit: int,
     ) -> None:
         """order: sorts waiting runs, the next one first. may_start: whether a run may start beside
-        those that run. `check_room` asks it for a run "", which is unknown."""
+        those that run. `check_room` asks it for an unknown run "", to learn whether any could."""
         self._order = order
         self._may_start = may_start
         self._limit = limit

@@ -1,6 +1,6 @@
-"""Recordings: runs at full compute with their checkpoints, for calibration.
+"""Builds recordings for calibration. A recording is a run without early exit, with its checkpoints.
 
-They are built from a run's events alone, so a stored run serves as well as a new one.
+It is built from the run's events alone, so a stored run serves as well as a new one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,7 +19,7 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One finished run at full compute."""
+    """One finished run without early exit."""
 
     run: str
     problem: str
@@ -60,7 +60,7 @@ class Recording:
 
 
 def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
-    """Build the recording of a finished run at full compute from its events.
+    """Build the recording of a finished run without early exit from its events.
 
     Returns None for a run that did not finish, that a policy could have stopped, that was cut, or
     that is so old that its checkpoints have no answers.
