@@ -73,7 +73,7 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutline:
-    """The shape of a run's tree. It is read fast, since it has the numbers of tokens only."""
+    """The shape of a run's tree. Reading it is fast, since the tokens themselves are left out."""
 
     prompt_tokens: int | None
     """None for a run without a result."""
@@ -84,7 +84,7 @@ class RunOutline:
 
 
 class RunStore:
-    """All runs of one daemon. Calls may come from any thread, and wait for each other."""
+    """All runs of one daemon. Calls may come from any thread."""
 
     def __init__(self, path: Path) -> None:
         """Open or create the file. Raises StoreError for one that can't be written, is damaged, is
