@@ -86,7 +86,7 @@ class Config:
     )
     keep_runs_days: float | None = setting(
         None,
-        "Remove stored runs that ended more than this many days ago. Not set: keep all of them.",
+        "Remove stored runs this many days after their end. Not set: keep them at any age.",
         at_least=0,
     )
     keep_runs_gib: float = setting(

@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """A node's segment is complete. Fields without a description are as in `Segment`."""
+    """A node's segment (`types.Segment`) is complete."""
 
     node: NodeId
     token_ids: TokenIds

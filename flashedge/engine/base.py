@@ -135,6 +135,8 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
+    """The state of an engine's process."""
+
     state: str
     """starting, ready, dead (it is being restarted), failed (its first start failed) or stopped"""
     pid: int | None = None

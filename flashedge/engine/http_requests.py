@@ -199,7 +199,7 @@ _request: ContextVar[TaggedRequest] = ContextVar("_request")
 async def tag_requests(
     tags: RequestTags, searcher: Searcher | None = None
 ) -> AsyncIterator[TaggedRequest]:
-    """Tag the engine requests that are made inside the block, and close their streams with it.
+    """Tag the engine requests that are made inside the block, and close their streams after it.
 
     A handler whose client is gone would leave its stream to the garbage collector.
     searcher: answers in place of the engine. None lets the engine answer.
