@@ -211,7 +211,8 @@ def _divert_output(path: Path) -> Iterator[TextIO]:
         with open(os.dup(kept[1]), "w", encoding="utf-8") as terminal:
             yield terminal
     finally:
-        flush()
+        with contextlib.suppress(OSError):  # the disk of the log may be full
+            flush()
         for number, fd in enumerate(kept, start=1):
             os.dup2(fd, number)
             os.close(fd)

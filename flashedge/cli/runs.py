@@ -301,7 +301,8 @@ def rm(
             output.note("removed nothing")
             raise typer.Exit(output.NO_RESULT)
         for run in ids:
-            client.delete(run)
+            with contextlib.suppress(errors.NotFound):  # another command may have removed it
+                client.delete(run)
             if runs:
                 output.note(f"removed {run}")
     if not runs:

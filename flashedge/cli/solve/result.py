@@ -121,7 +121,7 @@ def follow_run(
         if view.id:
             with contextlib.suppress(FlashEdgeError):
                 client.cancel(view.id)
-            output.note(f"cancelled run {view.id}")
+                output.note(f"cancelled run {view.id}")
         else:
             output.note("interrupted: the daemon cancels a run whose client has gone")
         raise
