@@ -130,8 +130,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def explain_value(error: Exception) -> RequestError | None:
-    """The error for an option's value that typer refused, in the daemon's words. None for any other
-    error."""
+    """The error, in the daemon's words, for a value that typer refused. None for other errors."""
     list_faults = getattr(error.__cause__, "errors", None)
     options = getattr(getattr(error, "param", None), "opts", None)
     if not options or not callable(list_faults):

@@ -51,8 +51,7 @@ EXIT_CODES: dict[int, str] = {
     INTERRUPTED: "interrupted (ctrl-c)",
     BROKEN_PIPE: "the reader of the output went away",
 }
-"""Every exit code of `flashedge` itself. `launch` ends with its agent's. Errors have theirs in
-`flashedge.errors`."""
+"""Every exit code of `flashedge` itself. `launch` ends with its agent's."""
 
 
 def stdout() -> LiteralConsole:

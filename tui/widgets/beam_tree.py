@@ -29,8 +29,8 @@ _LEAST_TAIL = 12
 
 
 def find_group_key(run: RunView, node: NodeView) -> Hashable:
-    """The key by which siblings share a line: their text, even while they grow, or that all of them
-    were cut before they had any."""
+    """The key by which siblings share a line: their text, even while it grows, or CUT for those cut
+    before they had one. A node whose key is None has its own line."""
     if node.status == "generating":
         return run.tails.get(node.id), run.growing.get(node.id)
     return node.text.strip() or (CUT if node.status == CUT else None)

@@ -32,9 +32,7 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         Binding("home", "edge(0)", "First", show=False),
         Binding("end", "edge(1)", "Last", show=False),
     ]
-    DEFAULT_CSS = """
-    LineList { scrollbar-size: 1 1; overflow-x: hidden; }
-    """
+    DEFAULT_CSS = "LineList { scrollbar-size: 1 1; overflow-x: hidden; }"
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

@@ -35,7 +35,7 @@ class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
 
 
 class ProblemPanel(TextPanel):
-    """The shown run's problem. In a small terminal, only its beginning unless it has the focus."""
+    """The shown run's problem. Without the focus a small terminal shows only its beginning."""
 
     def __init__(self) -> None:
         super().__init__("problem")
@@ -50,12 +50,12 @@ class ProblemPanel(TextPanel):
     def _draw(self) -> None:
         if not self.is_attached:
             return
-        compact = self.screen.has_class(COMPACT)
-        is_line = compact and self.screen.has_class(SHORT) and not self.has_focus
-        if not self.remember_drawn(self._problem, compact, is_line, self.size.width):
+        is_compact = self.screen.has_class(COMPACT)
+        is_line = is_compact and self.screen.has_class(SHORT) and not self.has_focus
+        if not self.remember_drawn(self._problem, is_compact, is_line, self.size.width):
             return
         problem = show_in_line(self._problem) if is_line else show_literally(self._problem.strip())
-        text = Text("Problem    " if compact else "", style="bold")
+        text = Text("Problem    " if is_compact else "", style="bold")
         text.append(problem or "no run is chosen", "not bold" if problem else f"not bold {DIM}")
         if is_line:
             text.truncate(self.size.width, overflow="ellipsis")
@@ -88,6 +88,8 @@ class SolutionPanel(TextPanel):
 
 
 class StepPanel(TextPanel):
+    """The text and the figures of the node that is selected in the tree."""
+
     def __init__(self) -> None:
         super().__init__("step", "Step")
         self.text = ""
