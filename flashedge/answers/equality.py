@@ -26,10 +26,10 @@ from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import capitalize_option, normalize
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
-"""The kinds of answers a run may have. `boxed` ones are compared by tests 1 to 4, `text` by test 5
-or 6. Of `whole` ones only identical texts are equal. `json` compares answers that begin as JSON or
-hold a tool call as JSON (`structured.write_canonically`), without any reasoning before the call;
-the other answers by their boxes, or as whole texts where they have none."""
+"""The kinds of answers that a run may have. Answers of the kind `boxed` are compared by tests 1 to
+4, `text` by test 5 or 6, and `whole` as whole texts. Of the kind `json`, answers that begin as JSON
+and the tool calls of others are compared in one spelling (`structured.write_canonically`), without
+any reasoning before a call. The rest are compared by their boxes, or else as whole texts."""
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
 _FUNCTIONS = re.compile(
     r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"

@@ -117,7 +117,7 @@ _TAG = re.compile(
 _IS = r"(?:answer|(?<=correct\s)(?:option|choice))\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
 _LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
 _WITHIN = re.compile(rf"(?:(?<=\*\*)|(?<=[.!?]\s))(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
-"""What `_LINE` finds at the start of a line, after the end of a sentence or in bold."""
+"""Finds after the end of a sentence or in bold what `_LINE` finds at the start of a line."""
 _SENTENCE = re.compile(
     rf"\b(?i:the|my|our)\s(?i:(?:final|correct)\s)?(?i:{_IS})(?=[^a-z]|(?:yes|no|true|false)\b)"
 )

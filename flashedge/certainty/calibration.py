@@ -247,6 +247,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
+    """The result of a calibration."""
+
     rule: Rule | None
     """None if no rule qualifies."""
     comparison: Comparison
@@ -296,9 +298,9 @@ class Calibrator:
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
-        """The cheapest rule that meets the bound and costs less than the smallest cap that does.
-        runs: indices of the runs to look at; None stands for all. In a tie the rule with the larger
-        thresholds wins, then the one with the larger `detect`."""
+        """The cheapest rule that meets the bound and costs less than the smallest cap that does, or
+        than full compute if no cap does. runs: indices of the runs to look at; None stands for all.
+        In a tie the rule with the larger thresholds wins, then the one with the larger `detect`."""
         at = self._all if runs is None else runs
         baseline = self._find_cap(at, max_loss)
         most_tokens = self.compare(None, at).tokens if baseline is None else baseline[1].tokens

@@ -53,7 +53,7 @@ class CostCurve(Protocol):
 
 def count_flops(shape: ModelShape, context: float, new: float) -> float:
     """FLOPs to compute `new` tokens of one path after `context` tokens of KV: 2 per weight and
-    token, and 4 per dimension of each layer's heads and attended token."""
+    token, and 4 per attended token for each dimension of the heads of all layers."""
     attended = new * (context + (new + 1) / 2)
     return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 

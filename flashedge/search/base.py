@@ -145,5 +145,5 @@ class Lookahead:
 
     granularity: Granularity
     seeds: tuple[int, ...]
-    """Seeds of the next children in order, as many as the node may be expected to get at most (see
-    `voting.Search.look_ahead`). Empty if nothing follows the node."""
+    """Seeds of the next children in order, for the most children that the node is expected to get.
+    Empty if nothing follows the node."""

@@ -38,6 +38,8 @@ Move = tuple[LevelState, tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSearch(Search[LevelState]):
+    """A search in levels. Subclasses decide what follows a level."""
+
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         ask_at = self.find_first_ask()
         state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)

@@ -128,11 +128,11 @@ class HistoryPredictor:
         runs = self._runs.get(request.kind)
         prompts, means, late = np.vstack([*self._runs.values()]).T if runs is None else runs.T
         distance = (prompts - _log_prompt(request)) / ALIKE
-        # with 0.1 in all, runs with other prompts decide where no prompt is of similar length
+        # The 0.1, shared by all runs, lets them decide where no prompt is of similar length.
         alike = np.exp(-(distance**2) / 2) + 0.1 / len(means)
         weight = float(alike.sum())
         steady = float(alike @ means) / weight
-        # BETWEEN counts as three runs
+        # BETWEEN counts as three runs, and the mean uses up one degree of freedom.
         between = (float(alike @ (means - steady) ** 2) + 3 * BETWEEN) / (weight + 2)
         between = max(between, LEAST_VARIANCE)
         fading = 0.5 ** (np.arange(len(late))[::-1] / LATE_RUNS)

@@ -74,9 +74,9 @@ class ActivePrograms:
         return None if program is None else program.members[member]
 
     def join(self, member: str, details: Member, key: str, client: str, now_s: float) -> None:
-        """Add a member to the program `key`, which begins with its first member. A client without a
-        program starts with at least the fewest tokens served to another, so that nobody saves up
-        service."""
+        """Add a member by its id to the program `key`, which begins with its first member. A
+        client without a program starts with at least the fewest tokens served to another, so that
+        nobody saves up service."""
         program = self._programs.get(key)
         if program is None:
             clients = {other.client for other in self._programs.values()}

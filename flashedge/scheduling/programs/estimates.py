@@ -66,6 +66,8 @@ class ProgramEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
+    """The programs and boosted runs of all pairs at this moment."""
+
     policy: str
     programs: tuple[ProgramEstimate, ...]
     """In their order."""

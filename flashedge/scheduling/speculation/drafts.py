@@ -148,6 +148,7 @@ class Beam:
         return range(len(self.drafts), most)
 
     def draft(self, child: int) -> Draft:
+        """Create the paused draft of a child, without tokens."""
         assert self.path is not None, "nothing follows a step that has not ended"
         return Draft(
             continuation=self.continuation,

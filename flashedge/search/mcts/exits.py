@@ -51,7 +51,7 @@ class Exits:
             )
 
     def count_leaves(self, state: MctsState, node: NodeId) -> MctsState:
-        """Count the leaves that are not futile after an expansion of `node`."""
+        """Update `num_viable` after an expansion of `node`."""
         if not self.negative_exit:
             return state
         rewards = [state.statistics[child.id].reward for child in state.tree.list_kept(node)]

@@ -27,9 +27,9 @@ class Allowance:
 
 
 class Stage(StrEnum):
-    GENERATING = "generating"  # the children of its node
-    SCORING = "scoring"  # the children of its node
-    READY = "ready"  # its children are scored; it waits for its turn
+    GENERATING = "generating"  # the children of its node are being generated
+    SCORING = "scoring"  # they are being scored
+    READY = "ready"  # they are scored, and the rollout waits for its turn
     WAITING = "waiting"  # another rollout expands its node
 
 

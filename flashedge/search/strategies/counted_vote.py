@@ -108,8 +108,6 @@ class CountedSelfConsistency(Search[CountedState]):
         state = self.settle_open(state, nodes)
         return self.vote(replace(state, complete=ended, starts={}, is_concluded=True))
 
-    # ------------------------------------------------------------ paths
-
     def _begin(self, state: CountedState, count: int) -> Move:
         state, nodes, expand = self.grow(state, ROOT, count)
         starts = {**state.starts, **dict.fromkeys(nodes, state.clock)}

@@ -53,7 +53,7 @@ class Mcts(Search[MctsState]):
 
     Ref: arXiv 2604.00510 §4.2, App. A (node-reusing MCTS); arXiv 2412.20993 App. A. Departures: an
     unvisited child has the verifier's reward as its value, not 0; a finished path is rolled out at
-    most once; finished siblings of a trajectory take part in the choice; the search ends before n
+    most once; a path that ends beside a rollout's own has a vote too; the search ends before n
     rollouts if no leaf is open.
     """
 

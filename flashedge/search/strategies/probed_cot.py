@@ -36,7 +36,7 @@ class ProbedState(SearchState):
     probe: NodeId | None = None
     """The node whose probe is running."""
     answers: tuple[str | None, ...] = ()
-    """(num_probes,) the first member of each answer's group. None for no or a doubtful answer."""
+    """(num_probes,) the first member of each answer's group. None without a certain answer."""
     asked: History = ()
     """The checkpoints at which the policy was asked. `history` has one for each probe."""
 
@@ -73,7 +73,7 @@ class ProbedCot(Search[ProbedState]):
     give_up_below: float = 0.3
     """A chain is unsettled if less than this share of those probes agree."""
     beside: bool = True
-    """Generate the next segment while the probe runs, so an exit wastes up to T tokens."""
+    """Whether a probe and the next segment run together, so that an exit wastes up to T tokens."""
     tv_epsilon: float = 0.0
     """Above 0, the rule of App. E is measured too. See `measures.has_settled`."""
     tv_delta: float = 0.05
@@ -170,8 +170,6 @@ class ProbedCot(Search[ProbedState]):
             choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by, unboxed=unboxed
         )
         return replace(state, tree=tree, phase=Phase.DONE), (finish,)
-
-    # ------------------------------------------------------------ measures
 
     def take_checkpoints(self, state: ProbedState) -> ProbedState:
         """Take none at the end, since each probe has had its own."""
