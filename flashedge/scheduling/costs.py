@@ -145,4 +145,6 @@ def _interpolate(axis: Sequence[float], seconds: Sequence[float], at: float) -> 
 
 
 def _make_error(what: str) -> ConfigError:
-    return ConfigError(f"the measured cost curve is unusable: {what}", hint="profile again")
+    return ConfigError(
+        f"the measured cost curve is unusable: {what}", hint="run `flashedge profile`"
+    )

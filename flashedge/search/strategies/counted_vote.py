@@ -1,8 +1,10 @@
 """Votes that are counted after every path, and draw as many paths at once as they still need.
 
 GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
-GENERATE --the last path or one over the budget is taken--> CLUSTER --> SCORE --> DONE
-CHECK --sure--> SCORE --> DONE                                          SCORE is for best of n only
+CHECK --sure--> SCORE --> DONE
+GENERATE --no path is left, or the budget is spent--> CLUSTER --> SCORE --> DONE
+
+Only best of n has the phase SCORE.
 
 A group of paths takes as long as its longest one. So a vote begins with a few paths. When those
 that end first agree, the others are cancelled; when they differ, more begin at once.
