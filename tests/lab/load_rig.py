@@ -1,6 +1,5 @@
 """Records of loads and of timed runs, and a daemon that serves a load."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -57,7 +56,7 @@ class LoadDaemon(BatchDaemon):
     """Serves chats and searches at once. The problem's first word says how each ends.
 
     "right" and "hard" finish (see `BatchDaemon`), "full" is refused because the queue is full,
-    "fail" ends in an error, "gone" breaks the connection, and "slow" never ends.
+    "fail" ends in an error, and "gone" breaks the connection.
     """
 
     def submit(self, body: dict[str, Any]) -> Any:
@@ -68,8 +67,6 @@ class LoadDaemon(BatchDaemon):
 
     def send_events(self, run: str, after: int) -> Any:
         body, result = self.submitted[run], self.runs[run]
-        if result["status"] == "running":
-            return self._wait()
         items: list[Event] = [events.RunStarted(config=body, queue_s=0.0)]
         if result["status"] == "failed":
             items.append(events.RunFailed(error="it died", code="engine_dead"))
@@ -83,8 +80,6 @@ class LoadDaemon(BatchDaemon):
         self._check(text)
         if text.startswith("full"):
             return refuse(503, "queue_full", **{"Retry-After": "0"})
-        if text.startswith("slow"):
-            return self._wait()
         parts = [
             {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
             {"choices": [{"index": 0, "delta": {"content": "\\boxed{4}"}}]},
@@ -97,7 +92,3 @@ class LoadDaemon(BatchDaemon):
     def _check(self, problem: str) -> None:
         if problem.startswith("gone"):
             raise httpx.ConnectError("gone")
-
-    async def _wait(self) -> httpx.Response:
-        await asyncio.Event().wait()
-        raise AssertionError("nothing sets the event")

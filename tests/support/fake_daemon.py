@@ -231,7 +231,6 @@ class EvalDaemon(FakeDaemon):
         """`samples` are the chains of every problem; `greedy` and `beams` (by n) the answers."""
         super().__init__(**options)
         self.samples, self.greedy, self.beams = samples, greedy, beams
-        self.holding = asyncio.Event()
 
     def answer(self, request: httpx.Request) -> Any:
         """An evaluation submits runs and follows them; whatever else it asks for is refused."""
@@ -251,7 +250,6 @@ class EvalDaemon(FakeDaemon):
     async def send_events(self, run: str, after: int) -> httpx.Response:
         body = self.submitted[run]
         if body["problem"] in self.hold and body["strategy"] == "best_of_n" and body["n"] > 1:
-            self.holding.set()
             await asyncio.Event().wait()
         event: Event = events.RunFinished(result=self.build_result(run, body))
         if self.cuts > 0:

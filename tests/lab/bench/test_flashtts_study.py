@@ -1,6 +1,5 @@
 """The scripts of the simulated study: what is fitted is not what is reported, and the tables."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -25,7 +24,6 @@ from scripts.bench.flashtts.study import (
     format_table,
 )
 from scripts.lab.benchmark.ladder import RUNGS
-from scripts.lab.sim.model import StepTrace, TraceRow
 
 LOADS = {n: Load(roofline_s=5 + n / 20, steps=400 + 2 * n, sequences=400.0 * n) for n in PUBLIC_S}
 
@@ -41,13 +39,6 @@ def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
     told = predict_errors(LOADS, FITTED)
     assert set(told) == {f"n={n}" for n in PUBLIC_S if n not in FITTED}
     assert told["n=16"] == pytest.approx(LOADS[16].seconds(*found) / PUBLIC_S[16] - 1, abs=5e-4)
-
-
-def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {n: load.seconds(0.004, 0.0003) for n, load in LOADS.items()}
-    monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
-    assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
-    assert set(predict_errors(LOADS, (4, 64)).values()) == {0}
 
 
 def test_public_throughput_leaves_less_for_a_sequence_the_more_a_step_takes() -> None:
@@ -162,12 +153,3 @@ def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
     assert held[-1] == 10 + sum(len(s.token_ids) for s in segments if s is not None)
     assert held == sorted(held)
     assert held[0] == 10 + tree[paths[0][-1]].path_tokens
-
-
-def test_a_trace_row_is_what_the_generator_draws_from() -> None:
-    """The lengths of one problem and step, not of all: independent draws inflate every gain."""
-    bench = build_cell("1.5B+1.5B", "amc", 4)
-    one = StepTrace((TraceRow(prompt_tokens=5, step_tokens=((7, 9), (7, 9))),))
-    tree = replace(bench, trace=one, rows=(0,)).run(RUNGS[1], 0).tree
-    sizes = {len(n.segment.token_ids) for n in tree.nodes.values() if n.segment is not None}
-    assert sizes == {7, 9}

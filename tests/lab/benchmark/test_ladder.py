@@ -82,16 +82,6 @@ def test_a_workload_has_the_lengths_that_it_names() -> None:
         assert f"{sum(paths) / len(paths):.0f} tokens a path" in workload.about
 
 
-def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> None:
-    """Max / mean over the samples of a problem's step; independent draws would have 2.5."""
-    levels: list[list[int]] = []
-    for row in load_trace("math").rows:
-        for step in range(max(map(len, row.step_tokens))):
-            levels.append([s[step] for s in row.step_tokens if len(s) > step])
-    ratios = [max(level) / fmean(level) for level in levels if len(level) > 1]
-    assert 1.3 < fmean(ratios) < 1.7
-
-
 def test_smooth_lengths_keep_the_observed_means_and_the_chance_to_conclude() -> None:
     observed, smoothed = load_trace("math"), load_trace("math", "smooth")
     for before, after in zip(observed.rows, smoothed.rows, strict=True):

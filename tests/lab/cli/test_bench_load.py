@@ -131,9 +131,3 @@ def test_a_simulated_load(cli: Cli) -> None:
     assert report["finished"] == report["programs"] > 3
     assert report["load"]["dispersion"]["chat"]["within_cv"] > 0.5
     assert report["attainment"] is not None
-
-
-def test_the_help_has_groups_and_examples(cli: Cli) -> None:
-    done = cli("bench", "load", "--help")
-    for part in ("Load", "Programs", "Deadlines", "Output", "Examples", "--rate 2 --minutes 1"):
-        assert part in done.out

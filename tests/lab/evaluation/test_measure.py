@@ -1,6 +1,5 @@
 """An evaluation over scripted HTTP: what it asks for, keeps, and gives up."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,15 +52,13 @@ def problems(count: int) -> list[LabelledProblem]:
     ]
 
 
-async def measured(
-    daemon: EvalDaemon, count: int, in_flight: int = 2, notes: Notes | None = None
-) -> Notes:
-    notes = notes or Notes()
+async def measured(daemon: EvalDaemon, count: int) -> Notes:
+    notes = Notes()
     watch = {name: getattr(notes, name) for name in ("run_done", "problem_done", "problem_failed")}
     watch["count_steps"] = lambda ids, steps: (len(ids),) * steps
     try:
         async with AsyncClient("http://daemon", transport=daemon) as client:
-            measurer = Measurer(client=client, settings=SETTINGS, in_flight=in_flight, **watch)
+            measurer = Measurer(client=client, settings=SETTINGS, in_flight=2, **watch)
             await measurer.measure(problems(count))
     except BaseExceptionGroup as group:
         raise AssertionError("an error comes alone") from group
@@ -107,20 +104,6 @@ async def test_a_dead_engine_ends_the_work_and_cancels_what_is_open() -> None:
         await measured(daemon, 3)
     (cancelled,) = daemon.cancelled
     assert daemon.submitted[cancelled]["problem"] == "problem 0"
-
-
-async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
-    daemon = EvalDaemon(SAMPLES, "7", BEAMS, hold=frozenset({"problem 1"}))
-    notes = Notes()
-    work = asyncio.create_task(measured(daemon, 3, 1, notes))
-    await daemon.holding.wait()
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    assert list(notes.records) == [0]
-    (cancelled,) = daemon.cancelled
-    assert daemon.submitted[cancelled]["problem"] == "problem 1"
-    assert daemon.submitted[cancelled]["n"] == 3
 
 
 # ---------------------------------------------------------------- the file of records

@@ -22,16 +22,7 @@ from scripts.lab.sim.pair import (
     simulated_pair,
 )
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
-from tests.support.engine_rig import (
-    PATH_TOKENS,
-    STEP_TOKENS,
-    ask,
-    generate,
-    generate_all,
-    score_by_steps,
-    settle,
-    some_steps,
-)
+from tests.support.engine_rig import ask, generate, score_by_steps, settle, some_steps
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
@@ -166,20 +157,6 @@ async def test_forks_share_their_prefix(generator: SimulatedGenerator) -> None:
     assert (await generate(generator, request)).cached_tokens == 80  # the last is never cached
 
 
-async def test_preemption_changes_no_token(problem: Problem) -> None:
-    """12 paths of 37 + 200 tokens in 512 tokens of KV: most are preempted."""
-    ample = SimulatedGenerator(SMALL, MODEL)
-    small = replace(SMALL, kv_bytes=SMALL.kv_bytes // 8, max_model_len=512)
-    tight = SimulatedGenerator(small, MODEL)
-    requests = [ask(ample, problem, seed=seed, max_tokens=200) for seed in range(12)]
-    expected, found = [await generate_all(engine, requests) for engine in (ample, tight)]
-    assert [o.token_ids for o in found] == [o.token_ids for o in expected]
-    assert (await ample.view()).preemptions == 0
-    assert (await tight.view()).preemptions > 0
-    assert tight.busy_s > ample.busy_s
-    await settle(tight)
-
-
 async def test_a_smaller_quota_preempts_at_once(
     generator: SimulatedGenerator, problem: Problem
 ) -> None:
@@ -244,30 +221,3 @@ async def test_a_single_request_may_fail(problem: Problem) -> None:
     assert [isinstance(end, GenerationFailed) for end in ends] == [False, True, False]
     await settle(generator)
     assert (await generate(generator, requests[1])).finish is FinishReason.STEP_LIMIT
-
-
-# ---------------------------------------------------------------- the whole
-
-
-async def test_many_paths_reach_their_end(generator: SimulatedGenerator, problem: Problem) -> None:
-    """64 paths step by step, some of them cancelled: every one ends, and nothing is left."""
-
-    async def path(seed: int) -> FinishReason:
-        after: tuple[int, ...] = ()
-        while True:
-            request = ask(
-                generator, problem, seed=seed, after=after, max_tokens=STEP_TOKENS, to_boundary=True
-            )
-            step = await generate(generator, request)
-            after += step.token_ids
-            if step.finish.ends_path or len(after) > PATH_TOKENS:
-                return step.finish
-
-    tasks = [asyncio.create_task(path(seed)) for seed in range(64)]
-    await asyncio.sleep(0.2)
-    for task in tasks[::4]:
-        task.cancel()
-    ends = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sum(isinstance(end, asyncio.CancelledError) for end in ends) == 16
-    assert {end for end in ends if isinstance(end, FinishReason)} == {FinishReason.STOP}
-    await settle(generator)

@@ -80,30 +80,15 @@ def test_a_lost_daemon_ends_the_load_and_keeps_what_finished() -> None:
     assert desk.left == [2]  # it was open, and the fourth never arrived
 
 
-def test_an_interrupt_ends_open_programs() -> None:
-    desk, records = Desk(), list[ProgramRecord]()
-
-    async def interrupt() -> None:
-        async with asyncio.timeout(15.0):
-            await run_load(plan(0.0, 1.0), desk.serve, records.append, problem_ids=range(2))
-
-    with pytest.raises(TimeoutError):
-        run_virtual(interrupt())
-    assert [r.number for r in records] == [0]
-    assert desk.left == [1]
-
-
 # ---------------------------------------------------------------- over HTTP
 
 PROBLEMS = [
     FileProblem(index=i, id=f"p{i}", text=text)
-    for i, text in enumerate(("right 4", "right 7", "fail", "full", "slow", "gone"))
+    for i, text in enumerate(("right 4", "right 7", "fail", "full", "gone"))
 ]
 
 
-def serve(
-    daemon: LoadDaemon, programs: list[PlannedProgram], seconds: float = 60.0
-) -> dict[int, ProgramRecord]:
+def serve(daemon: LoadDaemon, programs: list[PlannedProgram]) -> dict[int, ProgramRecord]:
     records: list[ProgramRecord] = []
     bodies = {"search": {"strategy": "beam", "n": 4}, "chat": {"max_tokens": 9}}
     ids = [problem.id for problem in PROBLEMS]
@@ -111,8 +96,7 @@ def serve(
     async def work() -> None:
         async with AsyncClient("http://daemon", transport=daemon) as client:
             server = DaemonServer(client=client, problems=PROBLEMS, model="bundled", **bodies)
-            async with asyncio.timeout(seconds):
-                await run_load(programs, server.serve, records.append, problem_ids=ids)
+            await run_load(programs, server.serve, records.append, problem_ids=ids)
 
     run_virtual(work())
     return {record.number: record for record in records}
@@ -143,17 +127,10 @@ def test_chats_are_streams() -> None:
     assert body["messages"] == [{"role": "user", "content": "right 7"}]
 
 
-def test_an_interrupted_search_is_cancelled_at_the_daemon() -> None:
-    daemon = LoadDaemon()
-    with pytest.raises(TimeoutError):
-        serve(daemon, plan(0.0, first=4), seconds=5.0)
-    assert daemon.cancelled == list(daemon.submitted)
-
-
 def test_a_daemon_that_is_gone() -> None:
     for kind in (Kind.CHAT, Kind.SEARCH):
         with pytest.raises(DaemonError, match="no daemon answers"):
-            serve(LoadDaemon(), plan(0.0, first=5, kind=kind))
+            serve(LoadDaemon(), plan(0.0, first=4, kind=kind))
 
 
 async def test_a_reply_that_breaks_off_is_an_error() -> None:
