@@ -12,7 +12,6 @@ from flashedge.client.run_view import LOG_LINES, ROOT, RunView, fold
 from flashedge.client.words import describe_wait, format_duration
 from flashedge.events import Event
 from flashedge.types import NodeId
-from tests.support.boost_rig import SPEC, run_boosted
 from tests.support.made_run import build_level as level
 from tests.support.made_run import build_score as score
 
@@ -55,10 +54,6 @@ def test_a_level_of_any_size_takes_one_line_of_the_log() -> None:
         f"node 0: {many} children from 1",
         f"level 1: {many} scores, best 0.90, mean 0.50",
     ]
-    view, items = RunView(), list(enumerate(story, 1))
-    for at in range(0, len(items), 7):
-        view = fold(view, items[at : at + 7])
-    assert view == fold(RunView(), items), "however the events arrive"
 
 
 def test_waits_and_durations_in_words() -> None:
@@ -113,14 +108,6 @@ def test_a_search_that_is_over_tells_its_boosts_and_a_serial_one_nothing_of_flig
     story = [events.RunStarted(config=CONFIG, queue_s=0.0), events.RolloutsEnded(nodes=(ROOT,))]
     serial = fold(RunView(), enumerate(story, start=1))
     assert (describe_progress(serial), describe_flights(serial)) == ("1/12 rollouts", "")
-
-
-def test_tokens_of_cancelled_nodes_are_not_committed() -> None:
-    ran = run_boosted(SPEC, 1)
-    view = fold(RunView(), enumerate(ran.events, start=1))
-    assert any(node.status == "cancelled" for node in view.nodes.values())
-    assert view.tokens == ran.tree.committed_tokens
-    assert view.boosts > 0
 
 
 def test_rollouts_that_were_cut_count_among_those_that_are_over() -> None:

@@ -21,7 +21,7 @@ from flashedge.api.specs import MAX_PRIORITY, ModelName
 from flashedge.api.sse import PING, keep_alive
 from flashedge.config import load_config
 from flashedge.engine.http_requests import RequestTags, SearchPrompt
-from flashedge.errors import QueueFull, RequestError
+from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.models.registry import load_pairs, parse_pairs
 from flashedge.types import MAX_SEED, NodeId, Sampling
@@ -99,15 +99,6 @@ async def test_thinking_has_both_of_its_names() -> None:
     chunks = [f["data"] for f in frames(streamed.text)][:-1]
     said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
     assert said == text
-
-
-@pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
-async def test_a_full_queue_is_told_before_a_stream_begins(path: str) -> None:
-    full = FakeService(failure=QueueFull("16 runs wait", retry_after_s=3))
-    _, answer = await ask(path, {**CHAT, "model": "bundled:beam-4", "stream": True}, full)
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
-    assert answer.headers["content-type"] == "application/json"
-    assert "16 runs wait" in answer.json()["error"]["message"]
 
 
 async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() -> None:

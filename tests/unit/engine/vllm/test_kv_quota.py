@@ -177,8 +177,6 @@ def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> 
 
 
 BLOCK, LONGEST = 4, 20
-CHAT, OTHER, THIRD = ([number] * 17 for number in (1, 2, 3))
-"""Prompts of four full blocks, and a token more."""
 HASHER = get_request_block_hasher(BLOCK, sha256)
 
 
@@ -224,10 +222,6 @@ class Cache:
     def end(self, at: int = 0) -> None:
         self.manager.free(self.open.pop(at))
 
-    def run(self, tokens: Sequence[int]) -> None:
-        assert self.begin(tokens)
-        self.end(-1)
-
     def list_free(self) -> list[Any]:
         """In the order in which requests get them."""
         return list(self.pool.free_block_queue.get_all_free_blocks())
@@ -237,23 +231,6 @@ class Cache:
         params = SamplingParams(max_tokens=1)
         params.update_from_generation_config({}, 0)
         return Request(str(self._numbers), list(tokens), params, None, block_hasher=HASHER)
-
-
-def test_a_smaller_quota_leaves_what_it_has_room_for() -> None:
-    """Requests get blocks that hold nothing, then those used longest ago, the end of a prompt
-    before its beginning."""
-    cache = Cache()
-    cache.run(CHAT)
-    cache.quota.set_quota(8)
-    assert cache.find(CHAT) == 16
-    cache.run(OTHER)
-    assert cache.quota.set_quota(6) == 6
-    assert (cache.find(CHAT), cache.find(OTHER)) == (8, 16)
-    cache.quota.set_quota(BLOCKS)
-    cache.run(THIRD)
-    assert (cache.find(CHAT), cache.find(OTHER)) == (8, 16), "what comes back holds nothing"
-    cache.run(range(100, 100 + 17))
-    assert (cache.find(CHAT), cache.find(OTHER), cache.find(THIRD)) == (0, 12, 16)
 
 
 class EvictionMachine(RuleBasedStateMachine):

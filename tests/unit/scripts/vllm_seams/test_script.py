@@ -81,8 +81,6 @@ BREAKING = [
      "tuple[int, SamplingParams, list[int]]",
      ":AddedRequest was tuple[int, SamplingParams, list[int] | None, list[int]] and is tuple[int",
      "relies on the order or value of it (inside/noise.py)"),
-    ("vllm/envs.py", "    VLLM_USE_V2_MODEL_RUNNER: bool | None = None\n", "",
-     "vllm.envs:VLLM_USE_V2_MODEL_RUNNER is gone", "reads, sets or passes it (compat.py)"),
     ("vllm/v1/worker/gpu_model_runner.py", "    allocate_kv_cache,\n", "",
      "vllm.v1.worker.gpu_model_runner:allocate_kv_cache is gone",
      "replaces it (inside/kv/tensor.py)"),
