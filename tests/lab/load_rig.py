@@ -55,12 +55,11 @@ def build_live_run(**fields: Any) -> LiveRun:
 class LoadDaemon(BatchDaemon):
     """Serves chats and searches at once. The problem's first word says how each ends.
 
-    "right" and "hard" finish (see `BatchDaemon`), "full" is refused because the queue is full,
-    "fail" ends in an error, and "gone" breaks the connection.
+    "right" and "hard" finish (see `BatchDaemon`), "full" is refused because the queue is full, and
+    "fail" ends in an error.
     """
 
     def submit(self, body: dict[str, Any]) -> Any:
-        self._check(body["problem"])
         if body["problem"].startswith("full"):
             return refuse(503, "queue_full", **{"Retry-After": "0"})
         return super().submit(body)
@@ -77,7 +76,6 @@ class LoadDaemon(BatchDaemon):
 
     def chat(self, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
-        self._check(text)
         if text.startswith("full"):
             return refuse(503, "queue_full", **{"Retry-After": "0"})
         parts = [
@@ -88,7 +86,3 @@ class LoadDaemon(BatchDaemon):
         ]
         lines = [f"data: {json.dumps(part)}\n\n" for part in parts]
         return httpx.Response(200, content="".join([*lines, "data: [DONE]\n\n"]).encode())
-
-    def _check(self, problem: str) -> None:
-        if problem.startswith("gone"):
-            raise httpx.ConnectError("gone")

@@ -1,12 +1,5 @@
-"""The command line in a folder of its own."""
+"""The command line in a folder of its own, as the product's own tests have it."""
 
-from pathlib import Path
+from tests.unit.cli.conftest import cli
 
-import pytest
-
-from tests.support.cli_rig import Cli, cli_for
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
+__all__ = ["cli"]

@@ -24,14 +24,11 @@ def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatc
         (("--problems", problems, "--n", "x"), "--n is 'x'"),
         (("--problems", problems, "--pair", "nobody"), "there is no pair 'nobody'"),
     ):
-        done = cli("bench", "flashtts", *flags)
-        assert (done.code, done.out) == (2, ""), said
-        assert said in done.err
-    done = cli("bench", "flashtts", "--problems", problems + "x")
-    assert (done.code, done.out, "can't read" in done.err) == (5, "", True)
+        assert cli.ends(2, said, "bench", "flashtts", *flags).out == ""
+    done = cli.ends(5, "can't read", "bench", "flashtts", "--problems", problems + "x")
+    assert done.out == ""
     monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
-    done = cli("bench", "flashtts", "--problems", problems)
-    assert (done.code, "process 4242" in done.err) == (4, True)
+    cli.ends(4, "process 4242", "bench", "flashtts", "--problems", problems)
 
 
 @pytest.mark.parametrize("shares", [[None, 1.0], [None, 0.75, 1.0], []])

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.lab.load_rig import LoadDaemon
@@ -33,15 +34,13 @@ def test_a_load_and_its_report(
     difficulty.write_text('{"id": "a", "correct": true}\n')
     deadlines = ("--slo", "chat=2,search=30", "--difficulty", str(difficulty))
     folder = tmp_path / "out"
-    done = cli(*ask(files, folder, *deadlines))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", *ask(files, folder, *deadlines))
     assert "6 of 6 programs finished" in done.out
     assert "Deadlines: chat 2 s, search 30 s, times 1" in done.out
     assert "known for 1 of 1 problem" in done.out
     for row in ("all", "chat", "search"):
         assert any(line.startswith(row) for line in done.out.splitlines()), row
-    again = cli(*ask(files, folder, *deadlines, "--json"))
-    assert again.code == 0, again.err
+    again = cli.ends(0, "", *ask(files, folder, *deadlines, "--json"))
     report = json.loads(again.out)
     assert report["finished"] == report["programs"] == 6
     assert report["attainment"] == report["accuracy"] == 1.0
@@ -58,8 +57,7 @@ def test_a_full_queue_and_unknown_difficulties_are_shown(
 ) -> None:
     with_daemon(monkeypatch, LoadDaemon())
     Path(files[0]).write_text('{"problem": "full"}\n{"problem": "right 4"}\n')
-    done = cli(*ask(files, tmp_path / "out", "--slo", "chat=2"))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", *ask(files, tmp_path / "out", "--slo", "chat=2"))
     assert "known for 0 of 2 problems; the others count 2" in done.out
     assert "were refused because the queue was full" in done.out
 
@@ -73,27 +71,22 @@ def test_a_lost_daemon_keeps_what_finished_and_the_same_command_resumes(
         def answer(self, request: Any) -> Any:
             posts = sum(r.method == "POST" for r in self.requests)
             if request.method == "POST" and posts >= 3:
-                self._check("gone")
+                raise httpx.ConnectError("gone")
             return super().answer(request)
 
     folder = tmp_path / "out"
     with_daemon(monkeypatch, Frail())
-    done = cli(*ask(files, folder))
-    assert done.code == 4, done.err
-    assert "interrupted after" in done.err
+    done = cli.ends(4, "interrupted after", *ask(files, folder))
     assert "the same command resumes" in done.err
     assert "programs finished" in done.out
     kept = len((folder / "programs.jsonl").read_text().splitlines()) - 1
     assert 0 < kept <= 3
     daemon = with_daemon(monkeypatch, LoadDaemon())
-    done = cli(*ask(files, folder, "--json"))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", *ask(files, folder, "--json"))
     assert sum(r.method == "POST" for r in daemon.requests) == 6 - kept
     report = json.loads(done.out)
     assert (report["finished"], report["parts"]) == (6, 2)
-    other = cli(*ask(files, folder, "--seed", "1"))
-    assert other.code == 2
-    assert "was made with seed 0, not seed 1" in other.err
+    cli.ends(2, "was made with seed 0, not seed 1", *ask(files, folder, "--seed", "1"))
 
 
 def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,15 +108,12 @@ def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.M
         ((*known, "--rate", "2", "--strategy", "beem"), "beem"),
         ((*known, "--rate", "2", "--difficulty", times), "line 1: not an object"),
     ):
-        done = cli("bench", "load", *flags)
-        assert (done.code, done.out) == (2, ""), (flags, done.err)
-        assert said in done.err, flags
+        assert cli.ends(2, said, "bench", "load", *flags).out == ""
 
 
 def test_a_simulated_load(cli: Cli) -> None:
     asked = ("--simulated", "--rate", "4", "--minutes", "0.05", "--n", "4", "--limit", "4")
-    done = cli("bench", "load", *asked, "--policy", "fcfs")
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", "bench", "load", *asked, "--policy", "fcfs")
     assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b on rtx4090, policy fcfs")
     assert "coefficient of variation" in done.out
     report = json.loads(cli("bench", "load", *asked, "--json", "--slo", "chat=9").out)

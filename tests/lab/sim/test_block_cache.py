@@ -298,15 +298,3 @@ def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:
     cache.release(first)
     cache.release(second)
     assert [cache.take(1)[0] for _ in range(4)] == [first[1], first[0], second[1], second[0]]
-
-
-def test_misuse_is_refused() -> None:
-    cache = BlockCache(2, SIZE)
-    (block,) = cache.take(1)
-    with pytest.raises(AssertionError, match="still held"):
-        cache.clear()
-    cache.release([block])
-    with pytest.raises(AssertionError, match="nobody holds"):
-        cache.release([block])
-    with pytest.raises(AssertionError, match="can't be sealed"):
-        cache.seal(block, 1)

@@ -72,8 +72,6 @@ def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaem
         (f"/seed {'9' * 5000}", "seed is '999"),
         ("/tree", "there is no search yet"),
         ("/search !", "no strategy '!'"),
-        ("/search beem-4", "did you mean 'beam'?"),
-        ("/search beam-9999", "n is 9999; it must be an integer in [1, 1024]"),
     ],
 )
 def test_chat_goes_on_after_a_mistake(talk: Talk, line: str, said: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from flashedge.cli import output
 from flashedge.cli.chat.markdown import render_markdown
 from tests.support.cli_rig import Patch
-from tests.support.hostile import HOSTILE, acting_texts, find_acting, strip_sequences
+from tests.support.hostile import acting_texts, find_acting, strip_sequences
 from tests.support.screen import open_screen
 
 ACTING = r"\x1b\[(?:(?:1|2|4|3[0-7]|40)[;m])+|\x1b\[0m"
@@ -73,14 +73,6 @@ def test_links_and_html_are_text(monkeypatch: Patch, text: str) -> None:
     printed = print_on(monkeypatch, text)
     assert "\x1b]8" not in printed
     assert printed.split() == text.split()
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize(
-    "frame", ["{}", "# {}", "- {}", "`{}`", "**{}**", "```{0}\n{0}\n```", "|{0}|b|\n|-|-|\n|{0}|c|"]
-)
-def test_nothing_acts_in_any_place(text: str, frame: str, monkeypatch: Patch) -> None:
-    check_harmless(print_on(monkeypatch, frame.replace("{0}", "{}").replace("{}", text)))
 
 
 MARKED = st.lists(

@@ -69,12 +69,10 @@ def test_help_imports_nothing_slow_and_no_dashboard(cli: Cli) -> None:
         ("solve p --no-early-exit --detect 2", "--no-early-exit contradicts detect"),
         ("solve p --set c=[1e999]", "c is inf; it must be a finite number"),
         ("solve p -n four", "error: --n is 'four'; it must be an integer\n"),
-        ("solve p --seed 1.5", "--seed is '1.5'; it must be an integer"),
         ("solve p --temperature x", "--temperature is 'x'; it must be a number"),
         ("solve p --set top_k=1.5", "top_k is 1.5; it must be an integer in [0, 1048576]"),
         ("solve p --strategy beam-9999", "n is 9999; it must be an integer in [1, 1024]"),
         ("solve p --pair nope", "there is no pair 'nope'\n  list them: flashedge models ls"),
-        ("solve p --pair bundeld", "did you mean 'bundled'?"),
         ("solve p --no-such-option", "No such option"),
         *(
             (f"solve p --program {shlex.quote(name)}", "the program is named")
@@ -296,12 +294,10 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert ("● 0.90" in kept, "+1 node below" in kept, "boxed" in shown) == (True, True, False)
     assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
     assert cli("runs", "rm", "run-1", "run-1").err == "removed run-1\n"
-    rules = {"0": "0; it must be at least 1", "9999": "9999; it must be at most 1000"}
-    for limit, rule in {**rules, "x": "'x'; it must be an integer"}.items():
-        done = cli("runs", "ls", "--limit", limit)
-        assert (done.code, done.err) == (2, f"error: --limit is {rule}\n")
+    for limit, rule in (("0", "at least 1"), ("9999", "at most 1000")):
         told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
-        assert (told["message"], told["param"]) == (f"--limit is {rule}", "limit")
+        wrong = f"--limit is {limit}; it must be {rule}"
+        assert (told["message"], told["param"]) == (wrong, "limit")
 
 
 def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeDaemon) -> None:
@@ -316,16 +312,6 @@ def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeD
     daemon.errors["GET /v1/runs"] = httpx.Response(200, json={"data": [], "has_more": False})
     assert cli("runs", "ls", "--grep", "x").err == "there is no such run\n"
     assert cli("runs", "ls").err == "no runs yet\n"
-
-
-def test_a_run_that_waits_says_its_place(cli: Cli, daemon: FakeDaemon) -> None:
-    waits = {"status": "queued", "position": 2, "starts_in_s": 95.0}
-    daemon.errors["GET /v1/runs"] = httpx.Response(200, json={"data": [{**SUMMARY, **waits}]})
-    daemon.errors["GET /v1/runs/run-1"] = httpx.Response(200, json={**SUMMARY, **waits})
-    assert "queued #3" in cli("runs", "ls").out
-    assert cli("runs", "show", "run-1").err == (
-        "run run-1 is queued: 2 before it, starts in about 2 min\n"
-    )
 
 
 def test_export_is_the_whole_run(cli: Cli, monkeypatch: Patch, tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ def read_rows(done: Done) -> list[list[str]]:
 
 
 def test_a_row_for_each_step_and_for_the_whole(cli: Cli, daemon: ScoreDaemon) -> None:
-    done = cli("score", PROBLEM, RIGHT, WRONG)
-    assert done.code == 0
+    done = cli.ends(0, "", "score", PROBLEM, RIGHT, WRONG)
     assert read_rows(done) == [
         ["solution", "step", "score", "text"],
         ["1", "1", "0.0700", "12 + 7."],
@@ -58,7 +57,3 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: P
     (asked,) = daemon.bodies("/v1/score")
     assert asked == {"problem": PROBLEM, "solution": [RIGHT, WRONG], **settings}
     assert daemon.requests[-1].headers["x-flashedge-program"] == "filter"
-
-
-def test_a_solution_that_is_too_long(cli: Cli, daemon: ScoreDaemon) -> None:
-    cli.ends(2, "600 tokens", "score", PROBLEM, "a long text")

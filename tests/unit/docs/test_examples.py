@@ -5,11 +5,9 @@
 
 import pytest
 
-from tests.support.examples import ANSWERS, check_blocks, find_answer, find_problems, list_examples
+from tests.support.examples import ANSWERS, check_blocks, find_answer, list_examples
 
 SHOWN = sorted(set(list_examples()))
-ASKED = "What is 3 + 4?"
-DUCKS = "Janet's ducks lay 16 eggs. How many?"
 
 
 @pytest.mark.parametrize(("place", "problem"), SHOWN)
@@ -29,26 +27,6 @@ def test_examples_are_found_where_they_stand() -> None:
         f"flashedge/{name}.py" for name in ("cli/main", "cli/solve/command", "files/problems")
     }
     assert not places - {found for found, _ in SHOWN}
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ('flashedge solve "What is 3 + 4?" -n 16', {ASKED}),
-        (f'flashedge solve "{DUCKS}"', {DUCKS}),
-        ('flashedge solve "Compute 49-34+65."', {"Compute 49-34+65."}),
-        ("flashedge chat 1+2", {"1+2"}),
-        ('"prompt": "3 + 4 * 2"', {"3 + 4 * 2"}),
-        ('curl -d \'{\n "messages": [{"content": "1 + 2"}]}\'', {"1 + 2"}),
-        ('-d "{\\"problem\\": \\"What is 3 + 4?\\"}"', {ASKED}),
-        ('ask\n"What is\n3 + 4?" then', {ASKED}),
-        ('say("What is "\n    "3 + 4?")', {ASKED}),
-        ('f"Has Dan {24 + n} nuts?"', {f"Has Dan {value} nuts?" for value in (24, 31, 43)}),
-        ('it prints "5 nuts", "bundled:beam-16" or "Which one?"', set()),
-    ],
-)
-def test_a_text_is_read(text: str, shown: set[str]) -> None:
-    assert find_problems(text) == shown
 
 
 @pytest.mark.parametrize("page", ["```ruby\n1 + 2\n```", "```sh\nflashedge chat"])

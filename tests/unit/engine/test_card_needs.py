@@ -39,9 +39,6 @@ def test_good_cards_are_described(programs: Path) -> None:
     assert list(check_card(replace(found, driver="535.183.01"), 12)) == []
     assert list(card_needs.describe_cards(found)) == [f"card: {CARD}, driver 580.95.05"]
     fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=2)
-    found = query_driver()
-    assert list(check_card(found, CUDA)) == []
-    assert len(list(card_needs.describe_cards(found))) == 3, "the card, the other one, MIG"
     listed = (
         "GPU 0: A100 (UUID: GPU-0)\nGPU 1: A100 (UUID: GPU-1)\n  MIG 1g Device 0: (UUID: MIG-0)"
     )

@@ -101,14 +101,12 @@ async def test_thinking_has_both_of_its_names() -> None:
     assert said == text
 
 
-async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() -> None:
+async def test_tools_with_schemas_and_neutral_fields_are_the_handlers() -> None:
     service = FakeService()
-    tools = [{"type": "custom", "name": "a", "input_schema": {}}, {"name": "b"}, "c", None]
-    for given in (tools, "tools", None):
-        await ask("/v1/messages", {**CHAT, "tools": given}, service)
-    neutral = {"background": False, "previous_response_id": None}
-    await ask("/v1/responses", {**CHAT, **neutral}, service)
-    assert len(service.protocols.asked) == 4
+    tools = [{"type": "custom", "name": "a", "input_schema": {}}, None]
+    await ask(MESSAGES, {**CHAT, "tools": tools}, service)
+    await ask(RESPONSES, {**CHAT, "background": False, "previous_response_id": None}, service)
+    assert len(service.protocols.asked) == 2
 
 
 SAID = {"type": "text", "text": "The"}

@@ -202,6 +202,8 @@ class Cache:
             vllm_config=SimpleNamespace(additional_config={}),
             max_model_len=LONGEST,
             running=[],
+            waiting=["a"],
+            kv_holding_waiting=["b", "c"],
         )
         self.quota = quota.KvQuota(scheduler, reclaim=lambda is_candidate: False)
 
@@ -231,6 +233,10 @@ class Cache:
         params = SamplingParams(max_tokens=1)
         params.update_from_generation_config({}, 0)
         return Request(str(self._numbers), list(tokens), params, None, block_hasher=HASHER)
+
+
+def test_a_view_counts_the_requests_that_wait_with_their_kv() -> None:
+    assert Cache().quota.view()["waiting"] == 3
 
 
 class EvictionMachine(RuleBasedStateMachine):
@@ -279,19 +285,6 @@ class EvictionMachine(RuleBasedStateMachine):
         held = [block.block_id for block in free if block.block_hash is not None]
         assert held == self.cached
         assert free[len(free) - len(held) :] == [self.cache.pool.blocks[b] for b in held]
-
-
-def test_a_view_counts_the_requests_that_wait_with_their_kv() -> None:
-    pool = SimpleNamespace(num_gpu_blocks=BLOCKS + 1, get_num_free_blocks=lambda: BLOCKS)
-    scheduler = SimpleNamespace(
-        kv_cache_manager=SimpleNamespace(block_pool=pool),
-        cache_config=SimpleNamespace(block_size=16),
-        vllm_config=SimpleNamespace(additional_config={}),
-        running=[],
-        waiting=["a"],
-        kv_holding_waiting=["b", "c"],
-    )
-    assert quota.KvQuota(scheduler, lambda is_candidate: False).view()["waiting"] == 3
 
 
 TestEvictionOrder = EvictionMachine.TestCase

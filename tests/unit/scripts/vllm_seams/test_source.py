@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -130,15 +129,3 @@ def test_only_code_changes_the_digest(folder: Path, old: str, new: str, is_same:
     assert ENGINE.count(old) == 1
     (folder / FILE).write_text(ENGINE.replace(old, new), encoding="utf-8")
     assert (find(folder, ".core.engine:Engine").digest == before) is is_same
-
-
-def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
-    wheel = folder / "vllm.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for path in FILES:
-            archive.write(folder / path, path)
-    source, packed = VllmSource(folder), VllmSource(zipfile.Path(wheel))
-    asked = ("vllm:Machine", Use.SUBCLASSED)
-    assert packed.find(*asked) == source.find(*asked)
-    assert packed.hash_file(FILE) == source.hash_file(FILE) is not None
-    assert packed.hash_file("vllm/gone.py") is source.hash_file("vllm/gone.py") is None

@@ -68,10 +68,6 @@ def test_a_replaced_function_is_imported_where_it_was(installed: VllmSource) -> 
 # ---------------------------------------------------------------- what the rows say
 
 
-def test_every_name_stands_once() -> None:
-    assert len(set(NAMES)) == len(NAMES)
-
-
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: f"{seam.owner} {seam.names[0]}")
 def test_the_files_of_a_row_mention_its_names(seam: Seam) -> None:
     assert seam.reason.endswith(".")
