@@ -48,15 +48,17 @@ def propose(runs: list[RunTrace], max_loss: float = 0.05) -> list[Candidate]:
     return propose_candidates(runs, policies, (4, N), (ENTROPY,), max_loss, caps)
 
 
+CANDIDATES = propose(mixed("calibration", 80))
+
+
 def report_on(
-    candidates: Sequence[Candidate], heldout: Sequence[RunTrace], **options: Any
+    heldout: Sequence[RunTrace], candidates: Sequence[Candidate] = CANDIDATES, **options: Any
 ) -> dict[str, Any]:
     return build_report(candidates, heldout, list_caps(heldout), **options)
 
 
 def test_certainty_saves_where_runs_differ() -> None:
-    candidates = propose(mixed("calibration", 80))
-    report = report_on(candidates, mixed("heldout", 40), tie=0.0, draws=200)
+    report = report_on(mixed("heldout", 40), tie=0.0, draws=200)
     chosen = report["chosen"]
     assert (chosen["policy"], chosen["cap"]) == ("every_step", N)
     assert chosen["rule"]["thresholds"] == {ENTROPY: 1.0}
@@ -75,7 +77,7 @@ def test_certainty_saves_where_runs_differ() -> None:
 def test_nothing_is_saved_where_fewer_paths_do_as_well() -> None:
     """Every run is right from the start: the even policy with one path is chosen."""
     candidates = propose(mixed("calibration", 80, easy=True))
-    chosen = report_on(candidates, mixed("heldout", 40, easy=True), tie=0.0, draws=50)["chosen"]
+    chosen = report_on(mixed("heldout", 40, easy=True), candidates, tie=0.0, draws=50)["chosen"]
     assert (chosen["policy"], chosen["cap"], chosen["rule"]) == (EVEN, 1, None)
     assert (chosen["saved"], chosen["saved_95"]) == (0.0, [0.0, 0.0])
     assert chosen["saved_against_n"] == pytest.approx(7 / 8)
@@ -83,11 +85,10 @@ def test_nothing_is_saved_where_fewer_paths_do_as_well() -> None:
 
 def test_the_tie_rule_favours_the_even_policy() -> None:
     """Held-out runs of which 39 of 40 are right from the first path on."""
-    candidates = propose(mixed("calibration", 80))
     heldout = [trace(f"heldout {i}", need=N if i == 0 else 1, sure=i > 0) for i in range(40)]
-    strict = report_on(candidates, heldout, tie=0.0, draws=10)["chosen"]
+    strict = report_on(heldout, tie=0.0, draws=10)["chosen"]
     assert strict["equal_even_cap"] == N
-    tied = report_on(candidates, heldout, tie=0.025, draws=10)["chosen"]
+    tied = report_on(heldout, tie=0.025, draws=10)["chosen"]
     assert (tied["equal_even_cap"], tied["equal_even_accuracy"]) == (1, 0.975)
     assert tied["saved"] < 0 < strict["saved"]
 
@@ -99,8 +100,7 @@ def test_too_few_calibration_problems_leave_the_even_policy_whole() -> None:
 
 def test_probes_count_as_spent() -> None:
     heldout = [trace(f"h{i}", need=1, sure=True, overhead=10) for i in range(8)]
-    candidates = propose(mixed("calibration", 80))
-    chosen = report_on(candidates, heldout, tie=0.0, draws=10)["chosen"]
+    chosen = report_on(heldout, tie=0.0, draws=10)["chosen"]
     assert chosen["tokens"] == 220
     assert chosen["equal_even_tokens"] == 100  # the even policy makes no probes
 
@@ -121,7 +121,5 @@ def test_calibration_problems_are_not_held_out(tmp_path: Path) -> None:
 
 def test_the_even_policy_is_compared_at_the_given_caps_only() -> None:
     """A run of REBASE that is ended within a tree has paid for all of it."""
-    heldout = mixed("heldout", 40)
-    candidates = propose(mixed("calibration", 80))
-    rows = build_report(candidates, heldout, [4, N], tie=1.0, draws=5)["rows"]
+    rows = build_report(CANDIDATES, mixed("heldout", 40), [4, N], tie=1.0, draws=5)["rows"]
     assert {row["equal_even_cap"] for row in rows} == {4}

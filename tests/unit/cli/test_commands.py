@@ -221,7 +221,7 @@ def test_up_when_a_daemon_runs(cli: Cli, daemon: FakeDaemon) -> None:
         cli.ends(4, "already runs at http://127.0.0.1:8642 (process 4242", "up", *other)
 
 
-@pytest.mark.parametrize("command", ["--help", "models ls --json", "config show", "models ls"])
+@pytest.mark.parametrize("command", ["--help", "models ls --json", "config show"])
 def test_a_closed_pipe_is_exit_141(command: str) -> None:
     code = (
         "import sys\n"
@@ -332,7 +332,10 @@ def test_export_is_the_whole_run(cli: Cli, monkeypatch: Patch, tmp_path: Path) -
     assert "--force" in cli.ends(2, "exists", *export, "-o", str(page)).err
     assert page.read_text() == "mine"
     cli.ends(0, "", *export, "-o", str(page), "--force")
-    assert page.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
+    written = page.read_text(encoding="utf-8")
+    assert written.startswith("<!doctype html>"), "the suffix chooses the format"
+    assert "FlashEdge run run-1" in written
+    assert cli(*export, "--html").out == written
     with_daemon(monkeypatch, FakeDaemon(STORY[:5], status="interrupted"))
     assert cli.ends(0, "12 + 7 = 19.", "runs", "show", "run-1").out == "interrupted\n"
     assert len(cli(*export).out.splitlines()) == 6

@@ -16,9 +16,8 @@ from flashedge.client.words import describe_distrust
 from flashedge.daemon import control
 from flashedge.errors import ConfigError
 from flashedge.tui.app import DashboardApp
-from tests.support.cli_rig import Cli, Patch, failing
+from tests.support.cli_rig import Patch, failing
 from tests.support.dashboard_rig import stored_items
-from tests.support.fake_daemon import FakeDaemon
 from tests.support.hostile import strip_sequences
 from tests.support.screen import open_screen
 
@@ -85,14 +84,6 @@ def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones(view: RunV
 def test_a_page_of_a_run_that_failed() -> None:
     found = {"id": "r", "status": "failed", "error": {"message": "no <room>"}}
     assert "no <room>" in Page(render_page(RunView(id="r"), found, "")).words
-
-
-def test_export_html(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
-    to = tmp_path / "run.html"
-    done = cli("runs", "export", "run-1", "--html", "-o", str(to))
-    assert (done.code, done.out) == (0, "")
-    assert "FlashEdge run run-1" in Page(to.read_text(encoding="utf-8")).words
-    assert cli("runs", "export", "run-1", "--html").out == to.read_text(encoding="utf-8")
 
 
 def test_the_dashboard_loads_nothing_of_the_engine() -> None:

@@ -1,10 +1,13 @@
-"""A configuration of its own folders, without the user's models."""
+"""Commands and a configuration with folders of their own, without the user's models."""
 
 from pathlib import Path
 
 import pytest
 
 from flashedge.config import Config, load_config
+from tests.unit.cli.conftest import cli
+
+__all__ = ["cli"]
 
 
 @pytest.fixture

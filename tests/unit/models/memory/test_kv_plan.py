@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from flashedge.models.memory.fit import choose_quantized, find_need, list_fittin
 from flashedge.models.registry import find_pair, load_pairs
 from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.benchmark.simulate import Question, build_bench
-from tests.support.cli_rig import Cli, cli_for
+from tests.support.cli_rig import Cli
 from tests.support.fake_nvml import FakeNvml
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -52,11 +51,6 @@ def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -
 
 def list_names_fitting(place: CardMemory, config: Config) -> set[str]:
     return {pair.name for pair in list_fitting(load_pairs(config).values(), place, config)}
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
 
 
 @pytest.mark.parametrize("mib", [9_000, 10_000, 16_376, 24_564, 32_607, 81_920])
