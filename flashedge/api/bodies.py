@@ -68,14 +68,11 @@ def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
 
 def replay_body(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns `body` once, and then what the server sends: the disconnect."""
-    is_sent = False
+    whole: Message = {"type": "http.request", "body": body, "more_body": False}
+    messages = iter([whole])
 
     async def replay() -> Message:
-        nonlocal is_sent
-        if is_sent:
-            return await receive()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return next(messages, None) or await receive()
 
     return replay
 

@@ -69,8 +69,7 @@ def parse_pair(model: str | None) -> str | None:
 
 
 def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
-    """Build a run's request. `deterministic` counts where the body sets none. Raises RequestError
-    naming the first wrong field."""
+    """`deterministic` counts where the body sets none. Raises RequestError for a wrong field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:

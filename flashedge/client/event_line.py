@@ -35,16 +35,20 @@ Chosen by hand: answers are shorter, and with 600 one probe would fill the log's
 
 
 class ScoreTally(NamedTuple):
-    """Consecutive scores of one level."""
+    """The scores of nodes at one depth: how many, the best, and their sum."""
 
     depth: int
     scored: int
     best: float
     sum: float
 
+    @property
+    def mean(self) -> float:
+        return self.sum / self.scored
+
     def describe(self) -> str:
-        mean = self.sum / self.scored
-        return f"level {self.depth}: {self.scored} scores, best {self.best:.2f}, mean {mean:.2f}"
+        figures = f"{self.scored} scores, best {self.best:.2f}, mean {self.mean:.2f}"
+        return f"level {self.depth}: {figures}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

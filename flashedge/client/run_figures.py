@@ -3,10 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from flashedge.client.event_line import ScoreTally
 from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.client.words import explain_no_answer, format_count, list_doubts
 from flashedge.types import NodeId, Vote
@@ -15,24 +15,13 @@ MIN_ROLLOUTS = 3
 """Rollouts after which the time left is estimated: the rate of one or two says too little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelScores:
-    depth: int
-    scored: int
-    best: float
-    mean: float
-
-
-def collect_level_scores(view: RunView) -> tuple[LevelScores, ...]:
+def tally_levels(view: RunView) -> tuple[ScoreTally, ...]:
     """Sum up the path scores of each level that has any, by depth. Duplicates don't count."""
     levels: dict[int, list[float]] = {}
     for node in view.nodes.values():
         if node.score is not None and node.status != "duplicate":
             levels.setdefault(node.depth, []).append(node.score)
-    return tuple(
-        LevelScores(depth=depth, scored=len(s), best=max(s), mean=math.fsum(s) / len(s))
-        for depth, s in sorted(levels.items())
-    )
+    return tuple(ScoreTally(at, len(s), max(s), math.fsum(s)) for at, s in sorted(levels.items()))
 
 
 def collect_votes(view: RunView) -> tuple[Vote, ...]:
@@ -123,8 +112,8 @@ def compute_rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
 def compute_child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
     """Compute the MCTS prior of each child, except duplicates and cancelled ones. Empty while any
     of the others still generates."""
-    children = [view.nodes[c] for c in view.children.get(parent, ())]
-    children = [c for c in children if c.status not in ("duplicate", "cancelled")]
+    nodes = (view.nodes[child] for child in view.children.get(parent, ()))
+    children = [c for c in nodes if c.status not in ("duplicate", "cancelled")]
     if not children or any(not c.finish for c in children):
         return {}
     if (view.config.get("options") or {}).get("prior") == "uniform":

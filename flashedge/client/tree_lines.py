@@ -40,8 +40,7 @@ class TreeLine(NamedTuple):
 
 
 class _TreeRow(NamedTuple):
-    """A named tuple, since dataclasses are slower to make: a large tree needs thousands each time
-    it is drawn."""
+    """The line of one family. A named tuple is made quickly, and a large tree needs thousands."""
 
     members: tuple[NodeId, ...]
     lead: str
@@ -98,22 +97,15 @@ def build_tree_lines(
 
 def _lay_out(children: Children, families: list[tuple[NodeId, ...]], below: str) -> list[_TreeRow]:
     """Lay out a node's children: first those without children, then the others."""
-    if len(families) == 1:
-        return [_TreeRow(families[0], lead=below, below=below)]
+    if len(families) <= 1:
+        return [_TreeRow(family, lead=below, below=below) for family in families]
     ending = [f for f in families if not children.get(f[0])]
     continuing = [f for f in families if children.get(f[0])]
+    *others, last = [*ending, *continuing]
+    rows = [_TreeRow(members=f, lead=f"{below}├ ", below=f"{below}│ ") for f in others]
     if len(continuing) == 1:
-        rows = [_TreeRow(members=f, lead=f"{below}├ ", below="") for f in ending]
-        return [*rows, _TreeRow(members=continuing[0], lead=below, below=below)]
-    ordered = [*ending, *continuing]
-    return [
-        _TreeRow(
-            members=f,
-            lead=below + ("└ " if f is ordered[-1] else "├ "),
-            below=below + ("  " if f is ordered[-1] else "│ "),
-        )
-        for f in ordered
-    ]
+        return [*rows, _TreeRow(members=last, lead=below, below=below)]
+    return [*rows, _TreeRow(members=last, lead=f"{below}└ ", below=f"{below}  ")]
 
 
 def _group_siblings(

@@ -11,6 +11,7 @@ from flashedge.daemon.control import PRODUCT, list_options
 from flashedge.errors import DaemonError
 
 NAME = "flashedge.service"
+CALL_TIMEOUT_S = 60  # a restart waits up to TimeoutStopSec for the daemon's end
 _UNIT = """\
 [Unit]
 Description=FlashEdge, a local reasoning server
@@ -87,8 +88,7 @@ def uninstall() -> Path | None:
 def _call_systemd(*words: str) -> None:
     command = ("systemctl", "--user", *words)
     try:
-        # a restart waits until the daemon has ended: at most TimeoutStopSec
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DaemonError(
             f"systemd does not answer: {error}", hint=f"run it by hand: {shlex.join(command)}"

@@ -184,15 +184,8 @@ def read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{file.parent}: {file.name} is missing", hint="pull the model again")
     _refuse_pointer(file)
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"can't read {file}: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(f"{file} is not valid JSON", hint="pull the model again") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file} is not a JSON object", hint="pull the model again")
-    return data
+    with _refuse_damage(file):
+        return {**json.loads(file.read_text(encoding="utf-8"))}
 
 
 @contextmanager

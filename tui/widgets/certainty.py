@@ -4,15 +4,15 @@ import math
 
 from rich.text import Text
 
+from flashedge.client.event_line import ScoreTally
 from flashedge.client.run_figures import (
-    LevelScores,
-    collect_level_scores,
     count_wanted_paths,
     describe_progress,
     describe_rest,
     find_thresholds,
     format_seconds,
     list_warnings,
+    tally_levels,
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait, format_count
@@ -49,7 +49,7 @@ class CertaintyPanel(Panel):
         if state.prediction:
             drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
             head += wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
-        levels = collect_level_scores(run)
+        levels = tally_levels(run)
         if len(known) > 1 or (known and not levels):
             self.retitle("Certainty over tokens")
             end = _summarize(run, width)
@@ -104,7 +104,7 @@ def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
             if line.cell_len + len(part) + 3 <= width:
                 line.append(f" · {part}", "not bold")
         return line
-    levels = collect_level_scores(run)
+    levels = tally_levels(run)
     line = label_line("Progress", Text(" · ".join(_list_progress(state, run)), style="bold"))
     if run.state == "waiting":
         length = f"a path: {state.prediction}" if state.prediction else ""
@@ -135,7 +135,7 @@ def _summarize(run: RunView, width: int) -> list[Text]:
     return wrap_parts(parts, width)
 
 
-def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
+def draw_levels(levels: tuple[ScoreTally, ...], width: int, height: int) -> list[Text]:
     """Draw a column for each level, with ◆ at its best score and ● at its mean, and then the last
     level's figures. The axis ends at 1, and begins at the tenth below the lowest mean, or at 0.8 if
     that is above it."""

@@ -80,7 +80,7 @@ def _draw_status(view: RunView, elapsed_s: float | None = None) -> Text:
 
 def _draw_scores(view: RunView) -> list[Text]:
     """The best and the mean score of the last levels, while a run of several levels goes on."""
-    levels = run_figures.collect_level_scores(view)
+    levels = run_figures.tally_levels(view)
     if view.state != "running" or not levels or (len(levels) < 2 and view.level < 2):
         return []
     line = Text("scores   ", style="dim", no_wrap=True, overflow="ellipsis")

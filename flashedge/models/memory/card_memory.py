@@ -115,8 +115,7 @@ KNOWN_CARDS: Mapping[str, KnownCard] = {
 def find_known_card(name: str) -> tuple[str, KnownCard]:
     """Find (name, card), ignoring case, spaces and hyphens. Raises NotFound."""
     plain = "".join(c for c in name.lower() if c.isalnum())
-    plain = plain.removeprefix("nvidia").removeprefix("geforce")
-    plain = plain if plain.startswith("rtx") else f"rtx{plain}"
+    plain = "rtx" + plain.removeprefix("nvidia").removeprefix("geforce").removeprefix("rtx")
     if plain in KNOWN_CARDS:
         return plain, KNOWN_CARDS[plain]
     raise NotFound(

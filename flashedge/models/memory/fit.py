@@ -1,12 +1,13 @@
 """The memory that a pair needs, whether it fits a device, what else would, and its KV plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
 from flashedge.config import Config
 from flashedge.config_field import PerEngine
-from flashedge.errors import CheckpointError, ConfigError
+from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.memory.card_memory import Place, count_cards
 from flashedge.models.memory.engine_memory import (
@@ -143,11 +144,9 @@ def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | Non
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
     """The pairs that fit unchanged. Unknown shapes and models that can't be spread do not fit."""
     for pair in pairs:
-        try:
+        with suppress(ConfigError):
             if find_need(pair, config, place).fits(place):
                 yield pair
-        except (CheckpointError, ConfigError):
-            continue
 
 
 def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> str:

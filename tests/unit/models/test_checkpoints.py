@@ -81,8 +81,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\n"
         (write_weights(b"\xff" * 64), "cut short or damaged"),
         (write_weights(b""), "cut short"),
         *((write_weights(write_header(text)), "cut short or damaged") for text in HEADERS),
-        (write_config('{"architectures": ['), "not valid JSON"),
-        (write_config("[]"), "not a JSON object"),
+        *((write_config(text), "cut short or damaged") for text in ('{"architectures": [', "[]")),
         (write_config(json.dumps({"architectures": [PRM]})), "vocab_size is missing"),
         (
             write_config('{"weight_map": []}', "model.safetensors.index.json"),

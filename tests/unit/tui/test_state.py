@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from flashedge import events
 from flashedge.client.run_figures import (
-    collect_level_scores,
     collect_votes,
     compute_child_priors,
     compute_rollout_values,
@@ -22,6 +21,7 @@ from flashedge.client.run_figures import (
     describe_rest,
     find_thresholds,
     format_seconds,
+    tally_levels,
 )
 from flashedge.client.run_view import CUT, LOG_LINES, ROOT, Numbered, RunView, fold, interrupt
 from flashedge.client.tree_lines import MAX_LEAD, TreeLine, build_tree_lines
@@ -192,11 +192,11 @@ def test_chunks_do_not_matter_at_any_moment(
 
 def test_scores_by_level_are_known_from_the_first_level() -> None:
     scored = (score(1, 0.2), score(2, 0.9))
-    (level,) = collect_level_scores(grown(build_step(1, "a"), build_step(2, "b"), *scored))
+    (level,) = tally_levels(grown(build_step(1, "a"), build_step(2, "b"), *scored))
     assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
     assert level.mean == pytest.approx(0.55)
-    assert [s.depth for s in collect_level_scores(WHOLE)] == list(range(1, 8))
-    assert collect_level_scores(RunView()) == ()
+    assert [s.depth for s in tally_levels(WHOLE)] == list(range(1, 8))
+    assert tally_levels(RunView()) == ()
 
 
 def test_votes_before_and_after_the_result() -> None:
