@@ -51,7 +51,7 @@ class Guard:
             if self._is_loopback:
                 self._check_host_and_origin(headers)
             if scope["method"] == "OPTIONS" and origin in self._origins:
-                await answer_preflight(headers)(scope, receive, send)  # it carries no key
+                await answer_preflight(headers)(scope, receive, send)  # browsers send no key here
                 return
             if scope["path"] != "/health":  # supervisors read it without a key
                 self._check_key(headers)

@@ -38,7 +38,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         error that the daemon reports, DaemonError when the connection breaks, and RunInterrupted
         when the daemon ended before the run did."""
         last = after
-        path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
+        path, headers = protocol.locate_run(run) + "/events", {"Last-Event-ID": str(after)}
         timeout = self._build_timeout(READ_TIMEOUT_S)
         async with aclosing(self.stream("GET", path, headers=headers, timeout=timeout)) as pieces:
             async for frames in pieces:

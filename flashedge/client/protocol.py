@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import quote
 
 import httpx
 
@@ -59,6 +60,11 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
             )
         headers[f"X-FlashEdge-{param.title()}"] = value
     return headers
+
+
+def locate_run(run: str) -> str:
+    """Build the path of a run. Users type ids, so any character may be in one."""
+    return "/v1/runs/" + quote(run, safe="", errors="replace")
 
 
 def make_sendable(value: Any) -> Any:
@@ -314,7 +320,7 @@ class Calls(Generic[Reply]):
         if wait_s:
             timeout = self._build_timeout(self.call_timeout_s + wait_s)
             waiting = {"params": {"wait_s": wait_s}, "timeout": timeout}
-        return self._call("GET", f"/v1/runs/{run}", **waiting)
+        return self._call("GET", locate_run(run), **waiting)
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
         """Start a run without following it: `{"id", "status", "position", …}`. The daemon answers
@@ -325,13 +331,13 @@ class Calls(Generic[Reply]):
     def repeat_run(self, run: str) -> Reply:
         """Start a run's request once more, as a new run. Answers as `submit` does."""
         timeout = self._build_timeout(LOAD_TIMEOUT_S)
-        return self._call("POST", f"/v1/runs/{run}/repeat", timeout=timeout)
+        return self._call("POST", locate_run(run) + "/repeat", timeout=timeout)
 
     def cancel(self, run: str) -> Reply:
-        return self._call("POST", f"/v1/runs/{run}/cancel")
+        return self._call("POST", locate_run(run) + "/cancel")
 
     def delete(self, run: str) -> Reply:
-        return self._call("DELETE", f"/v1/runs/{run}")
+        return self._call("DELETE", locate_run(run))
 
     def score(self, body: Mapping[str, Any]) -> Reply:
         """Score solutions: `body` is that of /v1/score. There is no limit on the wait."""

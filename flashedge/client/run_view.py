@@ -23,7 +23,8 @@ Numbered = tuple[int, Event]
 """An event and its number in the run, from 1 on."""
 
 LOG_LINES = 400
-"""Chosen by hand: some ten screens to scroll through, and still quick to merge for each frame."""
+"""Most lines of each kind in `RunView.log`. Chosen by hand: ten screens to scroll through, and
+ten times as many would be slow to merge for each frame."""
 
 OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
 

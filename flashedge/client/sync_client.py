@@ -89,10 +89,11 @@ class Client(Calls[dict[str, Any]]):
         """Yield (number, event) of the run's events, from the one after `after` to the terminal
         one. Reconnects and raises like `follow.follow`."""
         connection = follow.Reconnection(follow.ATTENDED, after)
+        path = protocol.locate_run(run) + "/events"
         while True:
             try:
                 headers = {"Last-Event-ID": str(connection.last)}
-                for frame in self._stream("GET", f"/v1/runs/{run}/events", headers=headers):
+                for frame in self._stream("GET", path, headers=headers):
                     number, event = protocol.parse_event(frame, connection.last)
                     connection.receive(number)
                     yield number, event

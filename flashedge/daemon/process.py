@@ -42,8 +42,8 @@ from flashedge.literal import show_literally
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
 KEEP_ALIVE_S = 75
-"""Longest time that a connection stays open without a request. Most clients close theirs earlier;
-so none sends a request on a connection that is just being closed here, which would be an error."""
+"""Longest time that a connection stays open without a request. Most clients close theirs earlier,
+so they send no request while it is being closed here, which would be an error."""
 
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
 LOG_BYTES = 5 << 20

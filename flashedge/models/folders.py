@@ -89,7 +89,7 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def fingerprint_pair(pair: Pair, config: Config) -> str:
-    """16 hex digits of everything that decides the pair's output: the files of both models, their
+    """Hash what decides the pair's output to 16 hex digits: the files of both models, their
     options, the system prompt and the sampling. The place of the files does not count."""
     digest = hashlib.sha256()
     shared = {"system_prompt": pair.system_prompt, "sampling": asdict(pair.sampling)}
@@ -100,7 +100,7 @@ def fingerprint_pair(pair: Pair, config: Config) -> str:
 
 
 def fingerprint_model(spec: ModelSpec, config: Config) -> str:
-    """16 hex digits of a model's files and options."""
+    """Hash a model's files and options to 16 hex digits."""
     return _hash_model(spec, locate_model(spec, config)).hex()[:16]
 
 

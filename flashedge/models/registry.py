@@ -51,8 +51,8 @@ def load_pairs(config: Config) -> Mapping[str, Pair]:
 
 @functools.lru_cache(maxsize=8)
 def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
-    """The pairs of some files. An entry replaces the one of that name in an earlier file. Cached,
-    since parsing takes some 40 ms. Raises ConfigError."""
+    """Parse the pairs of some files. An entry replaces the one of that name in an earlier file. The
+    pairs are cached, since parsing takes some 40 ms. Raises ConfigError."""
     tables: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         kind: {} for kind in ("generators", "verifiers", "pairs")
     }

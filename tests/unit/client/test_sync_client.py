@@ -181,20 +181,21 @@ def test_answers_that_need_a_loaded_pair_may_take_minutes() -> None:
     seen = {}
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen[request.url.path] = request.extensions["timeout"]["read"]
+        seen[request.url.raw_path] = request.extensions["timeout"]["read"]
         return make_reply("not_found", 404)
 
     with client(httpx.MockTransport(answer)) as c:
         for call in (
             lambda: next(c.solve({})),
             lambda: next(c.chat([], model="bundled")),
-            lambda: c.repeat_run("r"),
+            lambda: c.repeat_run("../a\n\udce9"),
             lambda: c.submit({}),
             lambda: c.status(),
         ):
             with pytest.raises(errors.NotFound):
                 call()
-    assert seen.pop("/v1/status") < 60
+    assert seen.pop(b"/v1/status") < 60
+    assert b"/v1/runs/..%2Fa%0A%3F/repeat" in seen, "a typed id stays one part of the path"
     assert sorted(seen.values()) == [600.0] * 4
 
 
