@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 import flashedge
 from flashedge.api import failures
+from flashedge.api.failures import ErrorReply
 from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs, models_router
 from flashedge.api.protocols.scores import scores_router
@@ -65,7 +66,7 @@ def create_app(
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
-        responses=failures.ERROR_RESPONSES,
+        responses={"default": {"description": ErrorReply.__doc__, "model": ErrorReply}},
     )
     app.state.service = service
     app.add_exception_handler(FlashEdgeError, failures.handle_error)

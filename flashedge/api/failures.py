@@ -16,7 +16,7 @@ from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 RETRY_AFTER_S = 2
 """When a client may ask again after a 503, unless the queue is full. Chosen by hand: small pairs
-load in seconds, and clients that ask all the time delay that."""
+load in seconds, and asking more often would not make them faster."""
 
 
 class Refusal(RequestError):
@@ -48,15 +48,9 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorReply(BaseModel):
+    """An error. The message says what is wrong and what to do."""
+
     error: ErrorDetail
-
-
-ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": "An error. The message says what is wrong and what to do.",
-        "model": ErrorReply,
-    }
-}
 
 
 def dump_json(value: Any) -> bytes:

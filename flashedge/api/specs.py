@@ -118,7 +118,7 @@ def build_run_spec(
         **usual,
         **search,
     }
-    if isinstance(strategy, str) and (own := pair.options.get(strategy)):
+    if own := pair.options.get(strategy):
         filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), dict):
         filled["early_exit"] = ExitOptions.from_json(exits)

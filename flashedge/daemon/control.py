@@ -60,8 +60,7 @@ def connect_async(
 
 
 def _find_running(config: Config) -> DaemonRecord:
-    record = find_daemon(config)
-    if record is None:
+    if (record := find_daemon(config)) is None:
         raise DaemonError("no daemon is running", hint="start one: flashedge up")
     return record
 
@@ -123,8 +122,8 @@ def wait_ready(
 ) -> DaemonRecord:
     """Wait until the daemon serves. If it has unloaded its engines, tell it to load them.
 
-    process: what `start` returned, if this program started the daemon. on_state: called again and
-    again with what the daemon does. Raises the error that the daemon reported before it ended,
+    process: what `start` returned, if this program started the daemon. on_state: called at each
+    check with what the daemon does. Raises the error that the daemon reported before it ended,
     EngineError when an engine failed for good, DaemonError when the daemon ended without a report
     or was not ready after `timeout_s`.
     """

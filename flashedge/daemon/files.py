@@ -71,7 +71,7 @@ def find_output_path(config: Config) -> Path:
 
 
 def find_kept_output_path(config: Config) -> Path:
-    """The output from before the last start or emptying, back to the one before that."""
+    """The output file before that: `control.start` and `bound_output` keep one."""
     return find_output_path(config).with_suffix(".out.1")
 
 

@@ -243,7 +243,7 @@ def kill_children() -> None:
     for child in children:
         with contextlib.suppress(psutil.Error):
             child.terminate()
-    _, alive = psutil.wait_procs(children, timeout=0.5)  # the service has ended its own before
+    _, alive = psutil.wait_procs(children, timeout=0.5)  # the engines have ended before
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()

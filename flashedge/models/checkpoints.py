@@ -13,6 +13,7 @@ from flashedge.models.specs import VERIFIER_FAMILIES
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDER_HINT = "choose another model, such as sentence-transformers/all-MiniLM-L6-v2"
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
+_PULL_AGAIN = "pull the model again"
 _POINTER = b"version https://git-lfs"
 
 
@@ -123,11 +124,11 @@ def _check_weights(path: Path) -> int | None:
         if shards and (index.is_file() or shards[0].is_file()):
             break
     else:
-        raise CheckpointError(f"{path}: model.safetensors is missing", hint="pull the model again")
+        raise CheckpointError(f"{path}: model.safetensors is missing", hint=_PULL_AGAIN)
     rows: int | None = None
     for shard in shards:
         if not shard.is_file():
-            raise CheckpointError(f"{path}: {shard.name} is missing", hint="pull the model again")
+            raise CheckpointError(f"{path}: {shard.name} is missing", hint=_PULL_AGAIN)
         if shard.suffix == ".safetensors":
             header = _read_header(shard)
             shapes = (header[n].get("shape") for n in _EMBEDDINGS if n in header)
@@ -182,7 +183,7 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a model's JSON file. Raises CheckpointError."""
     if not file.is_file():
-        raise CheckpointError(f"{file.parent}: {file.name} is missing", hint="pull the model again")
+        raise CheckpointError(f"{file.parent}: {file.name} is missing", hint=_PULL_AGAIN)
     _refuse_pointer(file)
     with _refuse_damage(file):
         return {**json.loads(file.read_text(encoding="utf-8"))}
@@ -194,9 +195,7 @@ def _refuse_damage(file: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, AttributeError, TypeError, LookupError) as error:
-        raise CheckpointError(
-            f"{file} is cut short or damaged", hint="pull the model again"
-        ) from error
+        raise CheckpointError(f"{file} is cut short or damaged", hint=_PULL_AGAIN) from error
 
 
 def _refuse_pointer(file: Path) -> None:

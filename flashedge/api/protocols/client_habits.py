@@ -289,8 +289,8 @@ def steady(text: str) -> str:
 
 
 def steady_prompt(body: dict[str, Any]) -> None:
-    """Remove from a body's instructions what changes in each request, then instructions that hold
-    no text."""
+    """Remove from a body's instructions what changes in each request, and leave out instructions
+    without text."""
     for holder, name in _list_places(body):
         value = holder[name]
         if isinstance(value, str):

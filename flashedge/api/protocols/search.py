@@ -55,15 +55,13 @@ def _list_refusals(reason: str, neutral: tuple[Any, ...], *fields: str) -> Refus
     }
 
 
-_NO_OPTION = "its sampler has no such option"
+_ABSENT = "its sampler has no such option"
 _END = "a path ends where the model ends it"
 _LOGPROB = "a search keeps the log-probability of the drawn token alone"
 _REFUSED: Refusals = {
-    **_list_refusals(
-        _NO_OPTION, (0,), "presence_penalty", "frequency_penalty", "min_p", "min_tokens"
-    ),
-    **_list_refusals(_NO_OPTION, (1,), "repetition_penalty"),
-    **_list_refusals(_NO_OPTION, ([], {}), "logit_bias", "allowed_token_ids", "bad_words"),
+    **_list_refusals(_ABSENT, (0,), "presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
+    **_list_refusals(_ABSENT, (1,), "repetition_penalty"),
+    **_list_refusals(_ABSENT, ([], {}), "logit_bias", "allowed_token_ids", "bad_words"),
     **_list_refusals(_END, (False,), "ignore_eos"),
     **_list_refusals(f"{_END}; use stop", ([],), "stop_token_ids"),
     **_list_refusals("the model's name chooses the search", (False,), "use_beam_search"),

@@ -81,7 +81,7 @@ def count_kv_bytes(shape: ModelShape, cards: int) -> int:
 
 
 def count_weights_bytes(shape: ModelShape, cards: int) -> int:
-    """Count the bytes of weights on each card. Norms, which every card holds, are left out."""
+    """Count the bytes of weights on each card. Norms, whole on each, are too small to count."""
     whole = shape.weights_bytes
     if cards <= shape.kv_heads or shape.hidden is None:
         return -(-whole // cards)
