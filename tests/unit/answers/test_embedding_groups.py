@@ -187,7 +187,7 @@ def test_a_folder_that_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
     modules.write_text(json.dumps(dense))
     refused("has the modules Transformer, Pooling, Dense")
     modules.write_text("[{")
-    refused("modules.json is damaged")
+    refused("modules.json is cut short")
     modules.unlink()
     refused("modules.json is missing")
 
