@@ -67,10 +67,8 @@ def _find_running(config: Config) -> DaemonRecord:
 
 def find_daemon(config: Config) -> DaemonRecord | None:
     """Find the running daemon of this state folder. None if there is none that listens."""
-    if (pid := find_holder(config)) is None:
-        return None
-    record = read_record(config)
-    return record if record is not None and record.pid == pid else None
+    pid, record = find_holder(config), read_record(config)
+    return record if pid is not None and record is not None and record.pid == pid else None
 
 
 def start(
