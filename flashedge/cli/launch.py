@@ -243,7 +243,7 @@ def launch(
             "--pair",
             metavar="PAIR[:SEARCH]",
             help="Pair that answers, alone or by a search.",
-            show_default="bundled",
+            show_default="the setting `pair`",
         ),
     ] = None,
     search: Annotated[

@@ -13,16 +13,6 @@ from flashedge.cli.runs import shorten_ids
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
 
-ENGINE_COLUMNS = (
-    "engine",
-    "state",
-    "pid",
-    "restarts",
-    "running",
-    "waiting",
-    "KV blocks",
-    "cache hits",
-)
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
 """Most characters of a program's name on a terminal, which keeps its row on one line."""
@@ -188,7 +178,8 @@ def print_engines(pairs: Mapping[str, Any]) -> None:
                     None if hits is None else f"{hits:.0%}",
                 )
             )
-    output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+    heads = ("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks", "cache hits")
+    output.print_table(heads, rows, "no engines yet")
 
 
 def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:

@@ -29,7 +29,8 @@ def chat(
         Argument(metavar="ID", help="With --continue: the id of a conversation, or its start."),
     ] = None,
     pair: Annotated[
-        str | None, Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled")
+        str | None,
+        Option(metavar="PAIR", help="Pair to talk to.", show_default="the setting `pair`"),
     ] = None,
     search: Annotated[
         str | None,
