@@ -58,4 +58,4 @@ def test_noise_never_makes_more_work_faster() -> None:
 def test_unusable_points_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         interpolate_measurements(**{**POINTS, **change})
-    assert error.value.hint == "profile again"
+    assert error.value.hint == "run `flashedge profile`"
