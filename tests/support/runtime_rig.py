@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
+from flashedge.engine.base import EngineProxy, ExtendRequest, ScoreRequest, StepScores
 from flashedge.events import (
     CertaintyUpdated,
     EarlyExit,
@@ -63,13 +63,12 @@ def sim_engines(
     verifier: Faults | None = None,
     model: SimModel = MODEL,
     kind: type[SimulatedGenerator] = SimulatedGenerator,
-    verifier_config: SimConfig | None = None,
 ) -> Engines:
     """A pair on one device, with the real grader (which settles whole numbers by itself)."""
     gate = asyncio.Lock()
     return Engines(
         generator=kind(config, model, faults=generator, gate=gate),
-        verifier=SimulatedVerifier(verifier_config or config, faults=verifier, gate=gate),
+        verifier=SimulatedVerifier(config, faults=verifier, gate=gate),
         grader=MathGrader(),
     )
 
@@ -111,6 +110,20 @@ class RecordingVerifier(EngineProxy[Any]):
         if (error := self._refuse(request)) is not None:
             raise error
         return cast(StepScores, await self._engine.score(request))
+
+
+def record_requests(engines: Engines) -> list[ExtendRequest | ScoreRequest]:
+    """What the engines are asked from now on."""
+    asked: list[ExtendRequest | ScoreRequest] = []
+    for engine, name in ((engines.generator, "extend"), (engines.verifier, "score")):
+        method = getattr(engine, name)
+
+        def note(request: Any, method: Any = method) -> Any:
+            asked.append(request)
+            return method(request)
+
+        setattr(engine, name, note)
+    return asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

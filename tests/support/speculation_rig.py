@@ -74,17 +74,10 @@ def engines_with(
     *,
     speculation: bool = True,
     lookahead: bool = True,
-    verifier: SimConfig | None = None,
     faults: Faults | None = None,
     model: SimModel = MODEL,
 ) -> Engines:
-    engines = sim_engines(
-        config=config,
-        generator=faults,
-        model=model,
-        kind=WatchedGenerator,
-        verifier_config=verifier,
-    )
+    engines = sim_engines(config=config, generator=faults, model=model, kind=WatchedGenerator)
     return engines.switch(speculation=speculation, lookahead=lookahead)
 
 

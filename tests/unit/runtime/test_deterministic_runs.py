@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.engine.base import ExtendRequest
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
@@ -16,7 +16,7 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import EngineRole
-from tests.support.runtime_rig import BEAM
+from tests.support.runtime_rig import BEAM, record_requests
 from tests.support.service_rig import SELF_TEST, Rig, SelfTest, Serve, log_of
 
 SPEC = replace(BEAM, n=8, deterministic=True)
@@ -31,25 +31,13 @@ async def record(rig: Rig, spec: Request) -> tuple[str, RecordedRun]:
 
 
 @pytest.mark.parametrize("flag", [True, False])
-@pytest.mark.parametrize("fields", [{}, {"strategy": "probed_cot", "n": 1}, {"judge": "answer"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"strategy": "probed_cot", "n": 1}, {"strategy": "best_of_n", "judge": "answer"}]
+)
 async def test_all_requests_to_the_engines_carry_the_flag(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, flag: bool, fields: dict[str, Any]
+    rig: Rig, flag: bool, fields: dict[str, Any]
 ) -> None:
-    asked: list[ExtendRequest | ScoreRequest] = []
-
-    def watch(kind: type, name: str) -> None:
-        call = getattr(kind, name)
-
-        def note(self: Any, request: Any) -> Any:
-            asked.append(request)
-            return call(self, request)
-
-        monkeypatch.setattr(kind, name, note)
-
-    watch(type(rig.engines.generator), "extend")
-    watch(type(rig.engines.verifier), "score")
-    if "judge" in fields:
-        fields = {**fields, "strategy": "best_of_n"}
+    asked = record_requests(rig.engines)
     await record(rig, replace(SPEC, deterministic=flag, **fields))
     assert asked
     assert all(request.deterministic is flag for request in asked)
