@@ -129,7 +129,6 @@ def test_an_operator_between_two_values_stays(left: str) -> None:
         ("b) none", "(b)"),
         ("b", None),
         ("(i)", None),
-        ("(a) - 5", None),
         ("(a)b", None),
         ("Bob", None),
         ("", None),

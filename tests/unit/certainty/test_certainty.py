@@ -159,10 +159,6 @@ def test_it_is_the_share_of_all_continuations(first: int, second: int, left: int
     assert measures.measure_lead(answers, len(answers) + left) == pytest.approx(wins)
 
 
-def test_a_vote_that_is_settled_is_sure() -> None:
-    assert [measures.measure_lead(["a"] * n, 2 * n) for n in range(1, 40)] == [1.0] * 39
-
-
 def test_more_paths_are_wanted_where_answers_differ() -> None:
     def count(text: str, cap: int = 8) -> int:
         return measures.count_wanted([None if a == "-" else a for a in text], cap, 0.955)

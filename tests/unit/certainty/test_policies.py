@@ -87,23 +87,6 @@ def test_a_run_that_does_not_settle_is_given_up() -> None:
     assert policy.allot((checkpoint(5, 0.9),), 20).reason is Reason.CERTAINTY
 
 
-@pytest.mark.parametrize(
-    ("strategy", "policy", "detect", "thresholds"),
-    [
-        ("self_consistency", "static", 5, {"entropy": 0.7}),
-        ("mcts", "static", 3, {"entropy": 0.99, "reward": 0.4}),
-        ("rebase", "static", 16, {"entropy": 0.85, "reward": 0.99}),
-        ("probed_cot", "every_step", 1, {"consistency": 1.0}),
-    ],
-)
-def test_the_papers_defaults(
-    strategy: str, policy: str, detect: int, thresholds: dict[str, float]
-) -> None:
-    expected = Rule(policy=policy, detect=detect, thresholds=tuple(thresholds.items()))
-    assert build_paper_rule(strategy) == expected
-    assert build_exit_policy(None, strategy) is None
-
-
 @pytest.mark.parametrize("strategy", ["self_consistency", "best_of_n"])
 def test_votes_stop_by_their_counts(strategy: str) -> None:
     assert build_exit_policy(ExitOptions(), strategy) == COUNTED

@@ -35,21 +35,20 @@ def test_choices(state: BatchState, kind: StepKind) -> None:
     assert choose_step(state, group=4) is kind
 
 
-@pytest.mark.parametrize("last", [PREFILL, VERIFY])
-def test_others_get_a_step_between_two_passes(last: StepKind) -> None:
-    due = replace(BUSY, can_prefill=True, ready=9, waited=99, last=last, last_pass=last)
-    assert choose_step(due, group=4) is SHARED
-    assert choose_step(replace(due, has_others=False), group=4) is not SHARED
-
-
-def test_prefill_and_verification_take_turns() -> None:
-    state, kinds = replace(BUSY, can_prefill=True, ready=9), []
+@pytest.mark.parametrize(
+    ("has_others", "turns"),
+    [(True, [PREFILL, SHARED, VERIFY, SHARED] * 2), (False, [PREFILL, VERIFY] * 4)],
+)
+def test_passes_take_turns_and_others_get_a_step_between(
+    has_others: bool, turns: list[StepKind]
+) -> None:
+    state, kinds = replace(BUSY, can_prefill=True, ready=9, has_others=has_others), []
     for _ in range(8):
         kind = choose_step(state, group=4)
         kinds.append(kind)
         last_pass = state.last_pass if kind is SHARED else kind
         state = replace(state, last=kind, last_pass=last_pass)
-    assert kinds == [PREFILL, SHARED, VERIFY, SHARED] * 2
+    assert kinds == turns
 
 
 @st.composite

@@ -137,17 +137,6 @@ def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
     assert level.start() == [(1, 0)]
 
 
-def test_a_complete_draft_gives_its_slot_to_the_next() -> None:
-    level = Level(4, 4, finished=1)
-    (draft,) = level.plan()
-    level.draw(draft)
-    assert level.start() == []
-    level.draw(draft, 6, FinishReason.BOUNDARY)
-    assert (draft.state, draft.finish) == (DraftState.COMPLETE, FinishReason.BOUNDARY)
-    assert level.start() == [(0, 1)]
-    assert level.board.list_complete("a") == (draft,)
-
-
 def test_drafts_pause_at_once_and_go_on_later() -> None:
     level = Level(4, 4, 4, finished=2)
     started = level.plan()

@@ -7,7 +7,7 @@ import pytest
 from flashedge.errors import RequestError
 from flashedge.runtime.request import values
 from flashedge.search.aggregates import AGGREGATES, aggregate, score_per_step
-from flashedge.search.base import Finish, Scored
+from flashedge.search.base import Finish
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, check_judges, make_search
 from flashedge.search.tree import ROOT, Tree
 from flashedge.search.voting import Search, choose_answer
@@ -89,17 +89,6 @@ def test_a_program_of_the_users_needs_scores_of_steps() -> None:
     assert "my_way" not in WITHOUT_STEP_SCORES
     with pytest.raises(RequestError, match="my_way"):
         check_judges("my_way", "answers")
-
-
-def test_the_answer_with_the_best_score_is_chosen() -> None:
-    run = drive(build("best_of_n", "answers", n=8), world=AnswerWorld(3))
-    scores = {r.node: r.scores for r in run.results if isinstance(r, Scored)}
-    assert len(scores) == 8
-    with_answer = [n for n in scores if run.tree[n].answer is not None]
-    steps = [len(run.tree[n].segment.steps) for n in scores if run.tree[n].segment]
-    assert max(steps) > 1, "with one step each, nothing would be shown"
-    best = max(with_answer, key=lambda n: (scores[n], -n))
-    assert run.end.choice == best, "a product over steps would choose another"
 
 
 def test_a_score_for_each_step_is_refused_where_one_is_expected() -> None:

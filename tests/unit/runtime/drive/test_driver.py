@@ -20,7 +20,6 @@ from tests.support.runtime_rig import (
     BEAM,
     BEST,
     CONFIG,
-    TIGHT,
     Story,
     assert_nothing_left,
     drive,
@@ -93,17 +92,6 @@ async def test_progress_counts_up_to_the_step() -> None:
             segment = tree[node].segment
             assert last[node] <= tokens <= len(segment.token_ids)
             last[node] = tokens
-
-
-async def test_runs_that_preempt_each_other_build_their_own_trees() -> None:
-    """In KV memory that does not hold them all."""
-    specs = [BEAM, replace(BEST, n=16), replace(BEAM, seed=99, n=16)]
-    alone = [await drive(sim_engines(), spec) for spec in specs]
-    engines = sim_engines(config=TIGHT)
-    together = await asyncio.gather(*(drive(engines, spec) for spec in specs))
-    assert (await engines.generator.view()).preemptions > 0
-    assert [story.outcome for story in together] == [story.outcome for story in alone]
-    await assert_nothing_left(engines)
 
 
 # ---------------------------------------------------------------- faults

@@ -120,12 +120,6 @@ def shorten(engines: Engines, error: type[ContextOverflow] = PathOverflow) -> En
     return replace(engines, verifier=RecordingVerifier(engines.verifier, too_long))
 
 
-async def test_lookahead_does_not_change_what_overflows() -> None:
-    engines = [shorten(sim_engines().switch(lookahead=on)) for on in (True, False)]
-    ahead, without = [(await drive(each, BEAM)).outcome for each in engines]
-    assert ahead == without
-
-
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 async def test_the_search_goes_on(strategy: str) -> None:
     engines = sim_engines()

@@ -137,18 +137,6 @@ async def test_arrival_order_leaves_the_engines_queues_alone(build: Build) -> No
     assert rig.sort_waiting(["a", "b"]) == ["a", "b"]
 
 
-async def test_requests_with_one_key_are_one_program(build: Build) -> None:
-    rig = build()
-    for run_id in ("run-1", "run-2"):
-        rig.add(run_id, caller=Caller(program="job", client="agent"))
-    assert (rig.only.key, rig.only.client) == ("job", "agent")
-    assert rig.find_key("run-2") == "job"
-    rig.end_run("run-1")
-    assert rig.only.key == "job", "its second member is still here"
-    rig.end_run("run-2")
-    assert rig.estimate_programs() == []
-
-
 async def test_tokens_shorten_what_is_left_and_certainty_only_with_early_exit(build: Build) -> None:
     rig = build()
     rig.add("a", 100)
@@ -220,6 +208,7 @@ async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> No
     rig.submit("a", 100, job)
     rig.submit("b", 100, job)
     await rig.draw("a", 20, 5)
+    assert rig.find_key("b") == "job"
     run = rig.estimate_runs()["b"]
     assert (run.position, run.starts_in_s) == (0, pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1))
     assert (rig.only.place, rig.only.starts_in_s) == (None, None)
