@@ -103,7 +103,10 @@ def test_illegal_moves_change_nothing(store: RunStore, status: RunStatus, move: 
         assert store.get("r").status == to  # type: ignore[union-attr]
 
 
-async def test_a_finished_run_has_its_result(store: RunStore) -> None:
+async def test_a_finished_run_has_its_result(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="flashedge.runtime.run")
     seen: list[Event] = []
     run = make(store, seen)
     outlook = {"position": 3, "starts_in_s": 12.5, "median_tokens": 80.0, "tail_tokens": 120.0}
@@ -125,6 +128,9 @@ async def test_a_finished_run_has_its_result(store: RunStore) -> None:
     assert [type(events[at][1]).__name__ for at in (0, -1)] == ["RunStarted", "RunFinished"]
     assert [e for e in seen if not isinstance(e, Progress)] == [event for _, event in events]
     assert store.events("r") == events
+    started, ended = caplog.messages
+    assert started.startswith("run r started: beam, n=")
+    assert ended == "run r finished: 0.5 s, 7 tokens"
 
 
 async def test_events_of_a_level_are_stored_and_sent_together(store: RunStore) -> None:
@@ -144,8 +150,11 @@ async def test_events_of_a_level_are_stored_and_sent_together(store: RunStore) -
     assert [number async for number, _ in follower] == [5, 6]
 
 
-async def test_a_failed_run_has_its_error(store: RunStore) -> None:
+async def test_a_failed_run_has_its_error(
+    store: RunStore, caplog: pytest.LogCaptureFixture
+) -> None:
     run = in_state(store, S.FAILED)
+    assert caplog.messages[-1].endswith("s: the engine is gone")
     with pytest.raises(EngineDead) as e:
         await run.result()
     assert e.value is DEAD
@@ -157,7 +166,10 @@ async def test_a_failed_run_has_its_error(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "the client left"])
-async def test_a_cancelled_run_says_why(store: RunStore, reason: str | None) -> None:
+async def test_a_cancelled_run_says_why(
+    store: RunStore, caplog: pytest.LogCaptureFixture, reason: str | None
+) -> None:
+    caplog.set_level("INFO", logger="flashedge.runtime.run")
     run = in_state(store, S.RUNNING)
     if reason:
         run.cancel(reason)
@@ -168,6 +180,7 @@ async def test_a_cancelled_run_says_why(store: RunStore, reason: str | None) -> 
     with pytest.raises(kind, match=f"the run was cancelled: {told}"):
         await run.result()
     assert [event async for _, event in run.events(1)] == [RunCancelled(reason=told)]
+    assert caplog.messages[-1].endswith(f"s: {told}")
 
 
 async def test_cancel_ends_the_task_once(store: RunStore) -> None:
@@ -205,28 +218,6 @@ async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: Run
         else:
             with pytest.raises(FlashEdgeError):
                 await run.result()
-
-
-@pytest.mark.parametrize(
-    ("move", "line"),
-    [
-        ("finish", "run r finished: 0.5 s, 7 tokens"),
-        ("fail", "s: the engine is gone"),
-        ("cancel", "s: the daemon stopped"),
-    ],
-)
-async def test_the_start_and_the_end_of_a_run_are_logged(
-    store: RunStore, caplog: pytest.LogCaptureFixture, move: str, line: str
-) -> None:
-    caplog.set_level("INFO", logger="flashedge.runtime.run")
-    run = make(store)
-    run.mark_started()
-    run.emit(STEP)
-    MOVES[move](run)
-    started, ended = caplog.messages
-    assert started.startswith("run r started: beam, n=")
-    assert ended.startswith("run r ")
-    assert ended.endswith(line)
 
 
 # ---------------------------------------------------------------- a failing store

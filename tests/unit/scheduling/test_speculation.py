@@ -114,19 +114,6 @@ def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
     assert find_flat_batch(lambda batch: float(batch), 256) == 1
 
 
-def test_slots_are_filled_as_beams_finish() -> None:
-    level = Level(4, 4, 4)
-    assert level.start() == []
-    for beam in (1, 0):
-        level.finish(beam)
-        assert level.start() == [(beam, 0)]
-        assert level.start() == []
-    level.finish(2)  # the last one: no beam is waited for
-    plan = level.board.plan(view(0))
-    assert {draft.path[-1] for draft in plan.pause} == {0, 1}
-    assert plan.run == ()
-
-
 def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
     """The paper's public artifact gives all drafts the same priority."""
     level = Level(1, 4, 2, 4, 4, finished=4)
