@@ -6,8 +6,6 @@ from math import comb
 
 import pytest
 
-from flashedge.answers.equality import decide_equal
-from flashedge.answers.pairwise import group_by_first_match
 from flashedge.batch.batch import Claim, share_budget, top_up
 from flashedge.certainty import measures
 
@@ -100,13 +98,6 @@ def test_the_rule_itself() -> None:
     assert not measures.has_settled("aaaabbbb", 4, epsilon=0.9)
     assert not measures.has_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
     assert measures.has_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
-
-
-def test_groups_go_by_the_first_member() -> None:
-    answers = ["7", None, "07", "8", "$7$"]
-    found = group_by_first_match(answers, lambda a, b: decide_equal(a, b) is True)
-    assert found == ("7", None, "7", "8", "7")
-    assert group_by_first_match([], lambda a, b: True) == ()
 
 
 def claim(wanted_tokens: int, certainty: float | None = 0.0) -> Claim:

@@ -34,17 +34,13 @@ def test_a_program_starts_where_it_fits(asked: Need, running: list[Need], starts
 
 
 @pytest.mark.parametrize("width", [None, 5, 32])
-def test_a_need_is_predicted_from_the_lengths(width: int | None) -> None:
+def test_a_need_is_predicted_from_the_lengths_or_else_from_the_limit(width: int | None) -> None:
     lengths = LogT(mu=log(100), sigma=1e-3)
     run = Member(outputs=16, width=width, max_tokens=4096, prompt_tokens=50, lengths=lengths)
-    found = predict_need(run)
+    found, unpredicted = predict_need(run), predict_need(Member(outputs=2, max_tokens=1000))
     assert found.sequences == (width or 16)
     assert found.kv_tokens == pytest.approx(50 + 100 * found.sequences, abs=5)
-
-
-def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:
-    run = Member(outputs=2, max_tokens=1000)
-    assert predict_need(run).kv_tokens == 2 * 1000 * admission.UNPREDICTED_SHARE
+    assert unpredicted.kv_tokens == 2 * 1000 * admission.UNPREDICTED_SHARE
 
 
 def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
