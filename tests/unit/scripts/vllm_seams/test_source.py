@@ -50,8 +50,6 @@ FILES = {
     "vllm/__init__.py": "from .core import Engine as Machine",
     "vllm/core/__init__.py": "from . import engine\nfrom .engine import Engine, Rows",
     "vllm/core/engine.py": ENGINE,
-    "vllm/user.py": "from .core.engine import Rows as Lines\nfrom vllm.core import engine\n",
-    "vllm/other.py": "from vllm.elsewhere import Rows\n",
 }
 FILE = "vllm/core/engine.py"
 
