@@ -4,6 +4,9 @@ import gc
 import os
 import signal
 
+import pytest
+from _pytest.unraisableexception import gc_collect_iterations_key
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads in each process only wait for cores
 
 # Textual and hypothesis make millions of objects that live shortly, beside the million of vLLM's
@@ -11,8 +14,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads in each process on
 gc.set_threshold(20_000, 50, 100)
 
 
-def pytest_configure() -> None:
-    """Undo that a shell ignores Ctrl-C for what it starts in the background, and children inherit
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect garbage once at the end, not five times: each takes seconds in each process.
+
+    Undo that a shell ignores Ctrl-C for what it starts in the background, and children inherit
     that: the tests that send it to commands want the usual answer."""
+    config.stash[gc_collect_iterations_key] = 1
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
@@ -232,11 +233,12 @@ def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> No
     assert not seen.dropped, "shown by a widget that does not make it visible"
 
 
-@settings(max_examples=10, deadline=None)
-@given(acting_texts)
-@example("\u200d")
-def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    seen = walk_alone([text], SIZES[0], tmp_path_factory.mktemp("export"))
+@settings(max_examples=4, deadline=None)
+@given(st.lists(acting_texts, min_size=3, max_size=3))
+@example(["\u200d"])
+def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    """A walk takes seconds: three texts share one."""
+    seen = walk_alone(texts, SIZES[0], tmp_path_factory.mktemp("export"))
     assert not seen.dropped
 
 

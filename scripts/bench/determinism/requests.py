@@ -117,33 +117,23 @@ def run_model(core: Core, scale: Scale) -> Iterator[dict[str, Any]]:
 
 def run_safeguards(core: Core, scale: Scale) -> list[dict[str, Any]]:
     """The same requests with one safeguard removed."""
+    from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
     from scripts.bench.determinism.weakened import SAFEGUARDS
 
     jobs = make_jobs(scale.requests, 0, max_tokens=scale.max_tokens)
 
     def run(kernels: Kernels, shape: ReplayShape, removed: str) -> dict[str, Any]:
+        scheduler = SAFEGUARDS.get(removed, EdgeScheduler)
         kernel_variance.current = kernels
-        core.renew(shape, SAFEGUARDS[removed])
+        core.renew(shape, scheduler)
         alone = run_alone(core, jobs)
-        core.renew(shape, SAFEGUARDS[removed])
+        core.renew(shape, scheduler)
         outcome = run_loaded(core, jobs, alone, max(scale.loads), seed=5, name="s")
-        return describe(outcome, jobs)
+        return {"kernels": kernels, "removed": removed, **describe(outcome, jobs)}
 
-    nothing = "none removed"
     return [
-        *(
-            {"kernels": kernels, "removed": nothing, **run(kernels, SHAPES[kernels], nothing)}
-            for kernels in (Kernels.BATCH, Kernels.ROW)
-        ),
-        *(
-            {"kernels": kernels, "removed": name, **run(kernels, SHAPES[kernels], name)}
-            for name, kernels in NEEDS.items()
-        ),
-        {
-            "kernels": Kernels.ROW,
-            "removed": "one window a pass",
-            **run(Kernels.ROW, GROUPED, nothing),
-        },
+        *(run(kernels, SHAPES[kernels], removed) for removed, kernels in NEEDS.items()),
+        run(Kernels.ROW, GROUPED, "one window a pass"),
     ]
 
 

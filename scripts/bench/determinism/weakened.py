@@ -72,7 +72,6 @@ class WithoutSalt(EdgeScheduler):
 
 
 SAFEGUARDS: dict[str, type[EdgeScheduler]] = {
-    "none removed": EdgeScheduler,
     "padding": WithoutPadding,
     "isolation": WithoutIsolation,
     "absolute windows": WithoutAbsoluteWindows,
