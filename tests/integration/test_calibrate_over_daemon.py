@@ -138,23 +138,3 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
     assert (process.returncode, out) == (130, "")
     assert "the same command continues" in err
     wait_for(lambda: not list_runs("running") and not list_runs("queued"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        ((), 2, "Missing argument"),
-        (("gone.jsonl", "--strategy", "bem"), 2, "no strategy 'bem'"),
-        (("gone.jsonl", "--strategy", "beam-4", "-n", "5"), 2, "contradict"),
-        (("gone.jsonl", "-n", "1"), 2, "n is 1"),
-        (("gone.jsonl", "--strategy", "probed_cot", "-n", "4"), 2, "one chain"),
-        (("gone.jsonl", "--policy", "luck"), 2, "policy"),
-        (("gone.jsonl", "--max-loss", "2"), 2, "max_loss"),
-        (("gone.jsonl", "--plot", "x.pdf"), 2, ".svg or .png"),
-        (("gone.jsonl",), 5, "can't read gone.jsonl"),
-    ],
-)
-def test_wrong_calls(config: Config, arguments: tuple[str, ...], code: int, message: str) -> None:
-    found = cli("calibrate", *arguments)
-    assert (found.returncode, found.stdout) == (code, "")
-    assert message in found.stderr
