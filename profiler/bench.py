@@ -3,8 +3,8 @@
     python -m flashedge.profiler.bench KIND THREADS SECONDS
 
 The benchmark is a separate process, so that its caller gets no CUDA context (half a GiB of the
-card) and keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"},
-and {"figures": {...}} as the last one.
+card) and keeps its thread count. It prints JSON lines, such as {"progress": 0.4, "what":
+"GEMM bfloat16 512"}, and {"figures": {...}} as the last one.
 """
 
 import json
@@ -24,7 +24,7 @@ DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "bfloat16", "float
 SIZES = {"cpu": (256, 512, 1024), "cuda": (1024, 2048, 4096, 8192)}
 """The n of the n x n matrices. The largest reach the peak; the roofline's plot shows them all."""
 COPY_BYTES = {"cpu": (64 << 20, 256 << 20), "cuda": (256 << 20, 1 << 30)}
-"""The largest is the one that counts as the memory's bandwidth: it exceeds the usual caches."""
+"""The largest copy gives the memory's bandwidth, since it exceeds the usual caches."""
 TRANSFER_BYTES = 256 << 20
 """Their transfer takes milliseconds, so that its launch of a few microseconds does not count."""
 LAUNCHES = 200
@@ -58,6 +58,8 @@ def measure_device(
         try:
             assert process.stdout is not None
             for line in process.stdout:
+                if not line.startswith("{"):
+                    continue  # from a library, as with ONEDNN_VERBOSE
                 message = json.loads(line)
                 figures = message.get("figures", figures)
                 if "progress" in message:
@@ -147,8 +149,8 @@ def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
 
 
 def _time_best(torch: Any, act: Callable[[], object], kind: str, share_s: float) -> float:
-    """Return the shortest time in seconds of `act` with its device work. It is tried for `share_s`
-    seconds, and at least 3 times."""
+    """Return the shortest time in seconds of `act` with its device work. It runs for `share_s`,
+    and at least 3 times."""
     act()
     _wait(torch, kind)
     until, best, tries = time.perf_counter() + share_s, float("inf"), 0

@@ -140,13 +140,12 @@ Parts = Mapping[str, int]
 
 
 def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
-    """The bytes of each engine by part, for steps of at most `sequences` sequences. Empty where no
-    such measurement has this fingerprint. Never raises: a new one fixes anything wrong with the
-    file."""
+    """The bytes of each engine by part, for steps of at most `sequences` sequences. Empty if none
+    were measured with this fingerprint. Never raises: a new measurement replaces a damaged file."""
     found = _read(path, fingerprint).get(str(sequences), ())
     try:
         return tuple({str(k): int(v) for k, v in parts.items()} for parts in found)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, OverflowError, TypeError, ValueError):
         return ()
 
 

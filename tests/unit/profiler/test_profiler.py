@@ -278,7 +278,7 @@ def test_a_benchmark_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(bench, "COMMAND", (sys.executable, "-c", hung))
     with pytest.raises(ProfileError, match="the benchmark did not end within 1 s"):
         bench.measure_device("cpu", 1, 0.1, quiet)
-    noisy = hung.replace("time.sleep(60)", 'print(\'{"figures": {"launch_s": 1}}\')')
+    noisy = hung.replace("time.sleep(60)", 'print(\'onednn\\n{"figures": {"launch_s": 1}}\')')
     monkeypatch.setattr(bench, "START_S", 30.0)
     monkeypatch.setattr(bench, "COMMAND", (sys.executable, "-c", noisy))
     assert bench.measure_device("cpu", 1, 0.1, quiet) == {"launch_s": 1}
