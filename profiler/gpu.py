@@ -61,7 +61,7 @@ class VisibleCard:
 
 def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
     """Find the cards that CUDA shows. value: CUDA_VISIBLE_DEVICES, or None if it is unset. Raises
-    ProfileError if there is no card."""
+    ProfileError if there are none."""
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
         raise ProfileError("no NVIDIA card")
@@ -125,8 +125,7 @@ class GpuCard:
     free_bytes: int
     throttled_by: tuple[str, ...] = ()
     """Values of `THROTTLES`."""
-    display: bool | None = None
-    """Whether it drives a display."""
+    has_display: bool | None = None
     temperature_c: int | None = None
     slowdown_c: int | None = None
     power_limit_w: float | None = None
@@ -196,7 +195,7 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
         usual = card.default_power_limit_w
         if usual and card.power_limit_w and card.power_limit_w < LOW_POWER * usual:
             yield f"{card.name} is limited to {card.power_limit_w:.0f} of {usual:.0f} W"
-        if card.display:
+        if card.has_display:
             yield f"{card.name} drives a display, which takes memory and stutters during long steps"
         if ram_bytes < card.memory_bytes:
             yield (
@@ -248,7 +247,7 @@ def _read_state(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         throttled_by=tuple(why for bit, why in THROTTLES.items() if (reasons or 0) & bit),
-        display=None if display is None else bool(display),
+        has_display=None if display is None else bool(display),
         temperature_c=query("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
         slowdown_c=query("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
         power_limit_w=None if limit is None else limit / 1000,

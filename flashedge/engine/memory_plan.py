@@ -73,13 +73,13 @@ def read_verifier_card(config: Config) -> CardMemory:
 
 def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
     """Describe the card that has the least room."""
-    card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
+    card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.has_display])
     users = read_card_users(find_own_pids(os.getpid()), nvml, {VISIBLE_DEVICES: card.key})
     return CardMemory(
         name=card.name,
         memory_bytes=card.memory_bytes,
         held_bytes=card.memory_bytes - card.free_bytes,
-        reserve_bytes=RESERVES[card.display],
+        reserve_bytes=RESERVES[card.has_display],
         held_by=tuple(map(describe_user, users)),
         is_measured=True,
         count=len(cards),

@@ -134,7 +134,7 @@ class EdgeScheduler(AsyncScheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        if self.drafts.forgets_token(request):
+        if self.drafts.consume_overdrawn(request):
             return [], False
         if self.passes.draws_candidates(request):
             self.passes.keep_candidates(request, new_token_ids)
@@ -176,7 +176,7 @@ class EdgeScheduler(AsyncScheduler):
         super()._preempt_request(request, *args, **kwargs)
         self.kv.preempted += 1
         self.send_whole(request)
-        self.drafts.note_preempted(request)
+        self.drafts.unqueue_preempted(request)
 
     def send_whole(self, request: Request) -> None:
         """Let the model runner get all tokens of a request again, once it is back in the batch.

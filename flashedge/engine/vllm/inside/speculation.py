@@ -1,10 +1,9 @@
 """Speculation inside vLLM's scheduler: carries out what the draft board plans.
 
-A beam that ends its step keeps its request, which becomes the draft of child 0. Drafts of other
-children get requests of their own, whose prompts end at the boundary. The front end's request for a
-drafted step never reaches vLLM: the draft's own request goes on with its KV and its row in the
-batch, and reports its outputs under the name of the step. So one request serves several steps of a
-path.
+When a beam goes on after a step, its request stays and becomes the draft of child 0. Drafts of
+other children get requests of their own, whose prompts end at the boundary. The front end's request
+for a drafted step never reaches vLLM: the draft's request goes on with its KV and its row in the
+batch, and reports its outputs under the step's name. So one request serves several steps of a path.
 
 A draft that does not run is *paused*, a state that vLLM lacks: its request has the status
 PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a requested step
@@ -132,7 +131,7 @@ class Speculation:
         self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None  # a search's newest request: drafts get its parameters
+        self._like: Request | None = None  # newest request of any search: drafts get its parameters
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
@@ -221,8 +220,8 @@ class Speculation:
         running.insert(next(drafts, len(running)), request)
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
-        """Cancel the steps that the front end knows by these ids, or all steps (None). Returns the
-        ids of vLLM's requests to end (None: all), without those that serve another step by now."""
+        """Cancel the steps that the front end knows by these ids. None cancels all, and returns
+        None. Returns the ids of vLLM's requests to end: one that serves another step goes on."""
         if request_ids is None:
             self._board.clear()
             for table in (self._jobs, self._requested, self._of_drafts):
@@ -241,8 +240,9 @@ class Speculation:
 
     # ------------------------------------------------------------ the end of a step
 
-    def forgets_token(self, request: Request) -> bool:
-        """Whether to drop the request's new token, because it comes after its draft's end."""
+    def consume_overdrawn(self, request: Request) -> bool:
+        """Return whether the request's new token comes after its draft's end, and so is dropped.
+        A request has at most one such token, so the next call returns False."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False
@@ -250,8 +250,8 @@ class Speculation:
         return True
 
     def end_step(self, request: Request) -> bool | None:
-        """Pause a request that has stopped, or let it end with its step. Returns whether it ends,
-        or None if it has no job."""
+        """Pause a request that has stopped, or let it end with its step. Returns whether the
+        request ends, or None if it has no job."""
         job = self._jobs.get(request.request_id)
         if job is None:
             return None
@@ -286,7 +286,7 @@ class Speculation:
     # ------------------------------------------------------------ the engine's steps
 
     def queue_drafts(self) -> tuple[Draft, ...]:
-        """Queue drafts before a step is scheduled, and return them."""
+        """Pause and queue drafts before a step is scheduled. Returns those that it queued."""
         if not self._jobs:
             return ()
         for draft in self._board.running:
@@ -341,8 +341,7 @@ class Speculation:
         return {job.request.request_id: (job, job.label) for job in found if job}
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs], labels: Labels) -> None:
-        """Name the outputs for the front end, take out those of drafts, and add those of adopted
-        drafts."""
+        """Name the outputs for the front end, drop those of drafts, add those of adopted ones."""
         if labels:
             for of_client in outputs.values():
                 of_client.outputs = list(self._route_outputs(of_client.outputs, labels))
@@ -394,7 +393,8 @@ class Speculation:
         request.num_output_placeholders = 0
         self._scheduler.send_whole(request)
 
-    def note_preempted(self, request: Request) -> None:
+    def unqueue_preempted(self, request: Request) -> None:
+        """Take a draft that vLLM preempted out of its queue: the board plans when it runs again."""
         if self.is_draft(request):
             self._scheduler.waiting.remove_request(request)
             self.counters["preempted"] += 1
@@ -408,8 +408,8 @@ class Speculation:
         *,
         spared: Request | None = None,
     ) -> bool:
-        """Free the KV of one candidate: of the idle draft that would run last, or if no draft is
-        idle, of the last waiting step. Returns False if none has KV. spared: is no candidate."""
+        """Free the KV of one candidate: the idle draft that would run last, or else the last
+        waiting step. Returns False if none has KV. spared: a request that is not to lose its KV."""
         scheduler = self._scheduler
         idle = [
             (draft.rank, job.request)
@@ -438,8 +438,7 @@ class Speculation:
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
     ) -> int:
-        """See `engine.base`. Returns the draft tokens drawn for the run so far. flat_batch: see
-        `BatchView`."""
+        """See `engine.base`. Returns how many draft tokens the run has drawn."""
         self._flat_batch = flat_batch
         self._drop_drafts(self._board.drop_unused(run, frozenset(levels), frozenset(seeds)))
         return self._board.count_drawn(run)
