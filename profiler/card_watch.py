@@ -74,8 +74,8 @@ class CardWatch:
         self._nvml.nvmlShutdown()
 
     def poll(self) -> tuple[str, ...]:
-        """A line for each recent Xid error, each lost card, and each reason that slows a card. The
-        power limit is left out: every card reaches it under load."""
+        """A line for each recent Xid error, each lost card, each reason that slows a card (except
+        the power limit, which every card reaches under load), or a driver that does not answer."""
         self._xids += self._read_xids()
         since = self._clock() - RECENT_S
         self._xids = [(at, line) for at, line in self._xids if at >= since]

@@ -20,8 +20,8 @@ DECODE_ROOM = 4 * DECODE_STEPS
 """Tokens that a decode may add to each sequence: its steps, and those of the sequences that start
 first, until the others have started."""
 QUICK_S, FULL_S = 24.0, 150.0
-"""Time limits of a quick and of a full profile, without the start of the engines. The help of
-`flashedge profile` names half a minute and three minutes with it."""
+"""Time limits of a quick and of a full profile, without the start of the engines. With that start
+they take half a minute and three minutes, which the help of `flashedge profile` names."""
 DEVICE_SHARE = 0.2
 """Share of the time limit for the device alone; the models divide the rest. A quick profile then
 spends a quarter of a second or more on each figure of the device."""
@@ -144,8 +144,7 @@ async def profile_device(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Measure the device. Returns (figures of `bench`, warnings about its state afterwards).
 
-    kind: "cpu" or "cuda". Call it before the engines start: they take time and memory of the
-    device. Raises ProfileError.
+    kind: "cpu" or "cuda". Call it before the engines use the device. Raises ProfileError.
     """
     limit_s = DEVICE_SHARE * (QUICK_S if quick else FULL_S)
     figures = await asyncio.to_thread(measure_device, kind, threads, limit_s, on_progress)

@@ -20,7 +20,7 @@ MIN_SAMPLES = 4
 """As many as a fit has terms."""
 KNEE = 0.02
 """Relative error from which errors count linearly, not squared (Huber). Chosen by hand: repeated
-steps differ by a few per cent, so a far smaller one ignores size, and 0.2 lets outliers rule."""
+steps differ by a few per cent: at 0.002 nearly all would count linearly, at 0.2 outliers rule."""
 ROUNDS = 12
 """Rounds of reweighting. Chosen by hand: one is plain least squares, a hundred only take longer."""
 

@@ -329,8 +329,7 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
     """Measure the memory that an engine takes in addition to its KV, on the first of its cards.
 
     Its process counts what it holds while it runs the largest step that the batch limit allows.
-    weights_bytes: replaces what the process counts as weights, which is 0 on a CPU. Raises
-    EngineError.
+    weights_bytes: replaces the process's own count, which is 0 on a CPU. Raises EngineError.
     """
     parts = await engine.measure_memory()
     found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
@@ -360,9 +359,8 @@ def check_second_runner(config: Config) -> None:
 def build_fingerprint(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
     """Collect what tokens and scores depend on besides the request, as JSON values by name.
 
-    Equal deterministic requests get equal bits if their fingerprints are equal. self_test: what
-    `VllmPair.self_test` found, with the shapes of the passes. Reads the beginning and the end of
-    each file of weights.
+    With equal fingerprints, equal deterministic requests get equal bits. self_test: what
+    `VllmPair.self_test` found. Reads the beginning and the end of each file of weights.
     """
     import torch
 

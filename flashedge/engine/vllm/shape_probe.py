@@ -71,7 +71,6 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
     """
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
-
     draw = partial(draw_tokens, generator)
     take = partial(turns.take, EngineRole.GENERATOR)
     for shape in shapes:
@@ -84,7 +83,7 @@ async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
     """Find the verifier's shape like `choose_shape`, also after a cached prefix. Returns
-    `score_shape`, as JSON or None."""
+    `score_shape`, as JSON or None. Raises likewise."""
     take = partial(turns.take, EngineRole.VERIFIER)
 
     async def compute(path: list[int]) -> torch.Tensor:
@@ -118,8 +117,7 @@ async def _compute_same(
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
     """Compute each item alone in a shape. Returns the results if each is the same in one batch with
-    all others, in either order, and with one window of a prompt a pass. Returns an
-    empty list otherwise."""
+    all others, in either order, and with one window of a prompt a pass, else an empty list."""
 
     async def compute_alone() -> list[Result]:
         found = []

@@ -2,8 +2,7 @@
 
 A step ends at a stop string of vLLM: the detokenizer in the front end finds it and aborts the
 request. With an entropy rule the stream is closed before the first uncertain token. Every score is
-a pass over the whole path. The generator's prefix cache, batch limit and dtype stay: stock vLLM has
-them too.
+a pass over the whole path. The prefix cache, batch limit and dtype of the generator stay.
 """
 
 from collections.abc import AsyncGenerator

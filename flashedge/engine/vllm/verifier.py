@@ -2,8 +2,7 @@
 
 vLLM returns output rows only for the tokens that it computes. Tokens whose KV comes from the prefix
 cache have none, so rows are aligned from the end. The scores of steps whose rows are missing come
-from a score cache. Its keys are hashes of the path up to the step, so that equal paths share their
-scores.
+from a score cache. Its keys are hashes of the path up to the step, so that equal paths share them.
 """
 
 import asyncio
@@ -29,7 +28,8 @@ from flashedge.scheduling.determinism import ReplayShape
 SCORE_CACHE_ENTRIES = 1 << 17
 """Step scores to keep, in some 17 MB. The KV cache has room for far fewer steps."""
 TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
-"""Tokenized problems and steps to keep, since a child's path repeats its parent's steps."""
+"""Tokenized problems and steps to keep, since a child's path repeats its parent's steps. Chosen by
+hand: a tenth could lose steps of a running search, ten times as many would hold ended ones."""
 LONG_TEXT = 1 << 15
 """A path of more characters is tokenized off the event loop, since that takes 0.1 s or more."""
 _request_numbers = itertools.count()

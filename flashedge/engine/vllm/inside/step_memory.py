@@ -81,8 +81,7 @@ def run_forward(runner: Any) -> Any:
 
 
 def sample(runner: Any, last: torch.Tensor) -> int:
-    """Sample a token of each sequence, with top-p. last: (sequences, hidden). Returns the number
-    of logits."""
+    """Sample with top-p. last: (sequences, hidden). Returns the number of logits."""
     logits = runner.model.compute_logits(last)
     count, rows = logits.numel(), len(logits)
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
@@ -126,8 +125,7 @@ def build_metadata(runner: Any, rows: int, params: SamplingParams) -> SamplingMe
 
 @contextmanager
 def watch_peak(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Yields a function that returns the most bytes that the block has held so far, beyond those
-    that were held before it."""
+    """Yields a function that returns the peak bytes that the block itself has held so far."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -139,8 +137,7 @@ def watch_peak(device: torch.device) -> Iterator[Callable[[], int]]:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the storages that operations create while it is active, not those of
-    earlier tensors nor of views."""
+    """Counts the bytes of storages that operations create while it is active. Views have none."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +175,7 @@ class LiveBytes(TorchDispatchMode):
 MOST_OUTSIDE = 8 << 30
 """More bytes than a process holds outside torch's memory and its KV. NVML may tell the bytes of a
 process with the same pid in another container, and a larger difference gives that away. Chosen by
-hand: CUDA's context and kernels take 1 GiB at most, and another engine's weights often more."""
+hand: CUDA's context and kernels can take 1 GiB, and 80 GiB would let any other process pass."""
 
 
 def count_beside_kv(kv_bytes: int, *, kv_is_in_torch: bool) -> int:

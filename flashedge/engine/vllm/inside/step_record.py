@@ -1,4 +1,4 @@
-"""What an engine process was doing, in memory that the daemon reads after its death.
+"""What an engine process is doing, in memory that the daemon can read after the process's death.
 
 Before each engine step the process writes which requests are in it, and after the step that it is
 over. The daemon shares the memory and reads the record when the process has ended or hangs:
@@ -19,7 +19,7 @@ FATAL_ERROR = "EngineCore encountered a fatal error."
 FATAL = ("EngineCore failed to start.", FATAL_ERROR)
 """vLLM logs the error that ends an engine process in a record that begins like one of these."""
 SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""Texts of the RuntimeErrors, other than OutOfMemoryError, that PyTorch raises for short memory."""
+"""Texts of the RuntimeErrors that PyTorch raises, besides OutOfMemoryError, if memory is short."""
 FAULT_BYTES, NAMES_BYTES = 1000, 130_000
 """Room for an error's text, and for the names of some 6,000 requests. If a step's names are
 longer, any request counts as its cause."""
@@ -108,8 +108,7 @@ class StepRecord:
 
 
 class StepsInFlight:
-    """Writes which steps were scheduled and have not ended: one, or two of an asynchronous
-    engine."""
+    """Writes which scheduled steps have not ended: one, or two of an asynchronous engine."""
 
     def __init__(self, find_name: Callable[[str], str | None]) -> None:
         """find_name: returns the daemon's name for one of vLLM's requests, None for a draft."""
@@ -120,7 +119,7 @@ class StepsInFlight:
     def blame(self, request: str) -> Iterator[None]:
         """Count a request as in flight while it is added, since that may already end the engine."""
         self._write((request,))
-        yield
+        yield  # on an error the request stays in the record, for the daemon to read
         self._write()
 
     def begin(self, request_ids: Iterable[str], tokens: int) -> None:

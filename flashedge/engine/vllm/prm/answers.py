@@ -139,8 +139,7 @@ class YesNoVerifier(LogitScore):
         return self._tokenizer.encode_beginning(text)
 
     def _find_label(self, path: Path, label: str) -> int:
-        """Find the id of the token that stands for `label` after the prompt. Raises CheckpointError
-        if there is none."""
+        """Find the id of `label` after the prompt. Raises CheckpointError unless that is one."""
         text = self._render(_PROBE, "4")
         before = self._encode(text)
         after = self._encode(text + ("" if text[-1].isspace() else " ") + label)

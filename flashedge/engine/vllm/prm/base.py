@@ -17,7 +17,7 @@ Turn = dict[str, str]
 """A message for a chat template: its role and content."""
 _LETTER = "a"  # stands for the text before a continuation
 THINKING_TAGS = ("<think>", "</think>")
-"""Verifiers read a generator's thinking with its tags, as they were trained to."""
+"""A path may hold these: verifiers read a generator's thinking with its tags."""
 
 
 class VerifierFormat(Protocol):
@@ -166,7 +166,7 @@ def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> M
 
 
 def sigmoid(logit: float) -> float:
-    """Compute in double precision, so that the result depends on the logit alone."""
+    """The logistic function in double precision, so that the result depends on the logit alone."""
     small = math.exp(-abs(logit))
     return (1.0 if logit >= 0 else small) / (1.0 + small)
 

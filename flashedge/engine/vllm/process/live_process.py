@@ -134,9 +134,10 @@ class Outbox:
 STOP_S = 1.0
 """Seconds that an engine gets to end by itself. It has nothing to save."""
 KILL_AGAIN_S = 0.2
-"""Seconds between two attempts to kill the process of a start, which may not exist yet."""
+"""Seconds between two attempts to kill the process of a start, which may not exist yet. Chosen by
+hand: a tenth would look for processes all the time, and 2 s would hold up `flashedge down`."""
 FAULT_CHARS = 200
-"""Most characters of vLLM's error that users see."""
+"""Most characters of vLLM's error that users see: about two lines, since the log has the rest."""
 
 
 class ProcessEnded(Exception):
@@ -166,8 +167,7 @@ class LiveProcess:
 
     @property
     def pid(self) -> int | None:
-        pid: int | None = self.llm and self._process.pid
-        return pid
+        return None if self.llm is None else int(self._process.pid)
 
     @property
     def _process(self) -> Any:

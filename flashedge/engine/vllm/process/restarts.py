@@ -135,7 +135,7 @@ class EngineProcess:
         return None if self._live is None else self._live.pid
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Return once the engine serves. Raises EngineDead on time-out, or if it has failed."""
+        """Return once the engine serves. Raises EngineDead if it fails, stops or is too slow."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()

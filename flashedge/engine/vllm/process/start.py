@@ -5,15 +5,14 @@ makes the process deep inside a call, so what the daemon gives it is set in the 
 and travels with the process object. A start on a card can take minutes, so the process sends
 a message through a pipe whenever it begins another stage (`inside.start_stages`).
 
-Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process gets the environment of the daemon at
-that moment. Two engines start at once in two threads, so the variable is changed under a lock and
-only while vLLM reads an engine's options and while its process is spawned. A forked process gets
-the environment of the fork server. So it sets the variable itself before it uses CUDA, and with it
-vLLM's own variables, some of which vLLM sets while it reads an engine's options.
+Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process inherits the daemon's environment. Two
+engines start at once in two threads, so the variable is changed under a lock and only while vLLM
+reads an engine's options and while its process is spawned. A forked process gets the environment of
+the fork server. So it sets the variable itself before it uses CUDA, and with it vLLM's own
+variables, some of which vLLM sets while it reads an engine's options.
 
 vLLM's own option `device_ids` would leave all cards visible. vLLM 0.32 then takes the compute
-capability of the first card for the engine's, and chooses wrong kernels on a machine with
-two kinds of cards.
+capability of the first card for the engine's, and chooses wrong kernels where the cards differ.
 """
 
 import asyncio
@@ -54,7 +53,7 @@ class ProcessSetup:
     cards: str | None = None
     """CUDA_VISIBLE_DEVICES of the process. None leaves it as the daemon's."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Set on the process object, which is sent to the process."""
+    """Attributes of the process object, which is sent to the process."""
     receive: Callable[[Any], None] = lambda process: None
     """Called with the process before it starts. What it raises ends the start."""
 

@@ -95,7 +95,7 @@ class PromptEncoder:
 
         Raises RequestError if the template refuses the conversation. If its tokens can't be told
         from the texts, a control token in a text or an unknown role raises RequestError too.
-        refuses: False breaks such tokens in the messages by a space instead.
+        refuses: False breaks such tokens in the messages with a space instead.
         """
         source = self.hf.get_chat_template(None, tools=variables.get("tools"))
         guarded = self.guard(source)
@@ -198,8 +198,7 @@ def _change_texts(node: Any, change: Callable[[str], str]) -> Any:
 
 
 def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
-    """Raise RequestError for the first text of a request that holds a control token, or for an
-    unknown role.
+    """Raise RequestError if a text of the request holds a control token, or for an unknown role.
 
     A template may join the texts of a message's parts, so they are checked joined as well.
     """

@@ -48,8 +48,7 @@ REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
 class VllmProtocols:
     """An ASGI application. Requests must be tagged (`engine.http_requests`).
 
-    Requests for a search have handlers of their own, whose engine client starts a run
-    (`search_client`).
+    Requests for a search have handlers of their own, whose engine client is a `SearchClient`.
     """
 
     def __init__(self, process: EngineProcess, pair: Pair, plain: PlainRequests) -> None:

@@ -1,8 +1,8 @@
 """The engine client of vLLM's protocol handlers.
 
 All that they ask of the generator passes through `TaggedClient.generate`. It tags the request,
-chooses how its tokens are drawn, counts it, and turns errors into those that the handlers put into
-their protocol's own form.
+chooses how its tokens are drawn, counts it, and turns our errors into vLLM's, which each handler
+puts into its protocol's form.
 
 Checked with vLLM 0.32.0.
 """
