@@ -17,8 +17,8 @@ DECODE_STEPS = 12
 """Decode steps of one sample, which is their mean. Chosen by hand: one step is noisy, and ten times
 as many would leave little room for contexts in a small KV pool."""
 DECODE_ROOM = 4 * DECODE_STEPS
-"""Tokens that a decode may add to each sequence: its steps, and those of the sequences that start
-first, until the others have started."""
+"""Tokens kept free after each context, for the steps of a decode and those before its last sequence
+starts. Chosen by hand: without them the longest would not fit, and 1,000 fill a small KV pool."""
 QUICK_S, FULL_S = 24.0, 150.0
 """Time limits of a quick and of a full profile, without the start of the engines. With that start
 they take half a minute and three minutes, which the help of `flashedge profile` names."""

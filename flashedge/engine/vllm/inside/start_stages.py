@@ -41,6 +41,8 @@ BARS = {"Loading ": "loading the weights", "Capturing CUDA graphs ": "capturing 
 
 
 class StageHandler(logging.Handler):
+    """Sends the stages that vLLM's log tells."""
+
     def __init__(self, pipe: Connection) -> None:
         super().__init__(logging.INFO)
         self._pipe = pipe

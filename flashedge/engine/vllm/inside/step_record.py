@@ -156,6 +156,8 @@ def is_memory_short(error: BaseException) -> bool:
 
 
 class FaultHandler(logging.Handler):
+    """Copies the error that ends this process from vLLM's log to the step record."""
+
     def __init__(self, step_record: StepRecord) -> None:
         super().__init__(logging.ERROR)
         self._step_record = step_record

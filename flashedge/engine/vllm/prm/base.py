@@ -64,7 +64,7 @@ FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
 class PrmTokenizer(PromptEncoder):
     """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded.
 
-    In the texts that it encodes only what `spell` and `render_turns` gave can be a control token.
+    In the texts that it encodes, only what `spell` and `render_turns` gave can be a control token.
     """
 
     def __init__(self, path: Path, own: Iterable[str] = (), *, needs_template: bool = True) -> None:

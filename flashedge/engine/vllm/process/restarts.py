@@ -99,8 +99,8 @@ class EngineProcess:
     def open_request(self, name: str) -> Iterator[AsyncLLM]:
         """Yield the live engine for the request of this name, and translate what vLLM raises.
 
-        Raises EngineDead if the engine is down or goes down. Its `is_suspect` says whether the
-        request was in the step in which the process ended.
+        Raises EngineDead if the engine is down or goes down. The error's `is_suspect` says whether
+        the request was in the step in which the process ended.
         """
         llm, live = self.get_llm(), self._live
         try:

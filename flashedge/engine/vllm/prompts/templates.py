@@ -78,8 +78,8 @@ def _walk(source: str) -> list[tuple[_Token, bool]]:
 
 def _is_searched(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
     """Whether a text in an expression is searched for or compared, and not written. callers: the
-    name before each open bracket, such as a filter, a test or `in`; "" where no name stands before
-    it, and in a loop, `for x in [`."""
+    name before each open bracket, such as a filter, a test or `in`, but "" if there is none or the
+    bracket is that of a loop, `for x in [`."""
     is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
     is_excluded = [text for _, text in after] == ["not", "in"]
     caller = callers[-1] if callers else ""

@@ -28,7 +28,7 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     Verifiers were trained without tools, and with instructions at the beginning only. So calls
     become text of the assistant, results of tools and later instructions become text of the user,
     and neighbours of one role are joined. If the assistant spoke last, its text becomes part of the
-    question, since the answer goes on with it.
+    question, since the answer continues it.
     """
     turns: list[tuple[str, list[str]]] = []  # (role, texts)
     for turn in conversation:

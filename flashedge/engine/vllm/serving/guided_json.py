@@ -21,8 +21,8 @@ MOST_BLANKS = 2
 """Most blanks in a row between two parts of a tool call's arguments. Chosen by hand: none would
 forbid the usual blank after a colon, and twenty would let a small model waste tokens."""
 MOST_PROPERTIES = 2000
-"""Most properties of a schema with one object. Of several objects the squares add up, as the times
-to compile them do. 1,500 properties take a second, 5,000 minutes, in which other grammars wait."""
+"""Most properties of a schema with one object. For several, the squares of their numbers add up, as
+compile times do. 1,500 properties take a second, 5,000 minutes, in which other grammars wait."""
 MOST_CHOICES = 20_000
 """Most values of all enumerations of a schema together. 60,000 take 15 seconds to compile."""
 

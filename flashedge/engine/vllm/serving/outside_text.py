@@ -1,7 +1,7 @@
 """Keeps what clients send to vLLM's handlers from becoming control tokens.
 
 Chat completions, responses and messages render their conversation by one method of vLLM's renderer.
-This module replaces it by one that encodes with `prompts.encoder`. The prompt of /v1/completions
+This module replaces it with one that encodes with `prompts.encoder`. The prompt of /v1/completions
 and of /tokenize is the client's own as a whole, so control tokens in it are encoded as such.
 
 Checked with vLLM 0.32.0.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 BODY_MODULE = "fastapi.dependencies.utils"
 """The module that parses a request's body before its route is called."""
 REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
-"""Exceptions that vLLM's handlers answer with 4xx or 503."""
+"""Exceptions that vLLM's handlers answer with 4xx, 503 or 507."""
 
 
 class VllmProtocols:

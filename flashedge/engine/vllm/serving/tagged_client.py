@@ -191,9 +191,9 @@ def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
 def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool) -> SamplingParams:
     """Copy the parameters, and add the tags and how tokens are drawn.
 
-    A request with a client's seed or determinism gets position noise. Others are drawn by vLLM's
-    own sampler, which is faster for a whole batch. So are requests with penalties or budgets of
-    thinking, which act on logits after the noise; a client's seed goes to that sampler. Raises
+    Requests that are deterministic or have a client's seed get position noise. Others are drawn by
+    vLLM's own sampler, which is faster for a whole batch. So are requests with penalties or budgets
+    of thinking, which act on logits after the noise; a client's seed goes to that sampler. Raises
     RequestError for a schema that is too large, and for what can't be verified.
     """
     params = given.clone()
