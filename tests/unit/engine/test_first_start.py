@@ -75,7 +75,7 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one
     device["device"] = "another"
     assert find_measured(pair, config, 128) is None
     fit = '{"version": 1, "fingerprint": {"device": "another"}, "engines": {"128": [3]}}'
-    for damaged in ("", "{}", "[]", fit):
+    for damaged in ("", "{}", "[]", fit, fit.replace("3", '{"weights": Infinity}')):
         memory_plan._locate(pair, config).write_text(damaged)
         assert find_measured(pair, config, 128) is None
     memory_plan.keep_measured(pair, config, 128, (engine, engine))
