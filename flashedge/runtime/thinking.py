@@ -42,8 +42,8 @@ class Thinking:
         thinking, _, answer = rest.partition(THINK_CLOSE)
         return thinking.strip() or None, answer.lstrip()
 
-    def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:
-        """Take what a verifier judges of a whole text: the answer's steps, or all of it as one.
+    def list_judged(self, text: str, judges: Judges) -> tuple[str, ...]:
+        """List what a verifier judges of a whole text: the answer's steps, or the answer as one.
         Empty where the thinking did not end, or the answer is blank."""
         _, answer = self.split(text)
         if not answer.strip():

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from flashedge.config import Config
-from flashedge.runtime.request.calibrations import Calibration, calibrations_file, save_calibration
+from flashedge.runtime.request.calibrations import (
+    Calibration,
+    locate_calibrations,
+    save_calibration,
+)
 from tests.support.commands import cli, list_runs, start_cli, wait_for
 
 # One process starts the shared daemon.
@@ -38,7 +42,7 @@ def test_a_calibration_is_used_until_the_pair_changes(
     command = (str(problems), "--strategy", "self_consistency-6", "--max-loss", "0.5")
     dry = done(*command, "--dry-run", "--limit", "5")
     assert (dry["saved"], dry["provenance"]["num_problems"]) == (None, 5)
-    assert not calibrations_file(config).exists()
+    assert not locate_calibrations(config).exists()
     assert len(list_runs("finished")) == 5
     made = done(*command, "--plot", str(picture))
     assert len(list_runs("finished")) == 12  # the five were not run again
@@ -49,7 +53,7 @@ def test_a_calibration_is_used_until_the_pair_changes(
     assert "<svg" in picture.read_text()
     # The simulated model answers at random, so certainty says nothing.
     assert (made["outcome"], made["saved"], made["rule"]) == ("no_rule_qualifies", None, None)
-    assert not calibrations_file(config).exists()
+    assert not locate_calibrations(config).exists()
 
     rule = {"policy": "every_step", "detect": 2, "thresholds": [["entropy", 0.0]], "curve": []}
     fields = {key: made[key] for key in ("pair", "strategy", "fingerprint", "settings")}
@@ -61,12 +65,12 @@ def test_a_calibration_is_used_until_the_pair_changes(
     assert len(run["completions"]) == 2
     run = json.loads(cli(*solve, "--set", "early_exit.detect=2").stdout)
     assert run["early_exit_source"] == "request"
-    stored = json.loads(calibrations_file(config).read_text())
+    stored = json.loads(locate_calibrations(config).read_text())
     del stored["calibrations"][0]["provenance"]["chosen"]["loss_bound"]
-    calibrations_file(config).write_text(json.dumps(stored))
+    locate_calibrations(config).write_text(json.dumps(stored))
     assert "made without a bound: calibrate again" in cli("doctor").stdout
     stored["calibrations"][0]["fingerprint"] = "0" * 16
-    calibrations_file(config).write_text(json.dumps(stored))
+    locate_calibrations(config).write_text(json.dumps(stored))
     run = json.loads(cli(*solve, "--early-exit").stdout)
     assert run["early_exit_source"] == "defaults"
     assert "the pair bundled has changed since" in run["early_exit_note"]

@@ -102,7 +102,7 @@ class Scoring:
         after the thinking. A path without an answer, or beyond the verifier's context, scores 0."""
         steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
         if self._judges_answers:
-            steps = self._thinking.judge_answer("".join(steps), self._engines.judges)
+            steps = self._thinking.list_judged("".join(steps), self._engines.judges)
             num_scored, num_scores, ahead = 0, 1, None
             if not steps:
                 return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)

@@ -27,14 +27,14 @@ def build_result(
     self_test: Mapping[str, Any] | None = None,
     thinking: Thinking = NO_THINKING,
     scores_probability: bool = True,
-    timed_out_comparisons: int = 0,
+    num_failed_comparisons: int = 0,
 ) -> dict[str, Any]:
     """Build the result as plain JSON values. `score` is the aggregate of a path's `step_scores`.
 
     self_test: what the self-test found. See `engine.vllm.batch_invariance`.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
-    timed_out_comparisons: comparisons of answers that ran into their time limit while the run ran,
-    in the whole daemon. Whether such answers count as equal then depends on the load.
+    num_failed_comparisons: comparisons of answers, of any run, that failed or took too long while
+    this run went on. Whether those answers count as equal then depends on the load.
     """
     request, tree, finish = plan.request, outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
@@ -47,7 +47,7 @@ def build_result(
         "n": request.n,
         "seed": request.seed,
         "deterministic": _is_deterministic(
-            request, outcome, usage.prompt_tokens, self_test, timed_out_comparisons
+            request, outcome, usage.prompt_tokens, self_test, num_failed_comparisons
         ),
         "fingerprint": (self_test or {}).get("fingerprint") if request.deterministic else None,
         "baseline": request.baseline,
@@ -78,11 +78,11 @@ def _is_deterministic(
     outcome: Outcome,
     prompt_tokens: int,
     self_test: Mapping[str, Any] | None,
-    timed_out_comparisons: int,
+    num_failed_comparisons: int,
 ) -> bool | None:
     """Whether repeating the request gives the same tree under any load. False where that is not
     sure, None where the self-test has no verdict."""
-    if is_boosted(request) or timed_out_comparisons:
+    if is_boosted(request) or num_failed_comparisons:
         return False
     if request.deterministic:
         return True

@@ -61,8 +61,8 @@ class Calibration:
         return float(self.provenance.get("chosen", {}).get("saved", 0.0))
 
     def is_better_than(self, other: Calibration) -> bool:
-        """Whether `other` has the same models and settings, and fewer problems or smaller savings.
-        Such a one should not replace this silently."""
+        """Whether `other`, with the same models and settings, has fewer problems or smaller savings
+        than this, so that it should not replace this silently. False without a `loss_bound`."""
         return (
             (self.fingerprint, self.settings) == (other.fingerprint, other.settings)
             and self.loss_bound is not None
@@ -94,13 +94,13 @@ _EARLIER: Mapping[str, Any] = {
 """Settings that calibrations of older versions do not name, with the only values that they had."""
 
 
-def calibrations_file(config: Config) -> Path:
+def locate_calibrations(config: Config) -> Path:
     return config.config_dir / "calibrations.json"
 
 
 def load_calibrations(config: Config) -> tuple[Calibration, ...]:
     """Read all calibrations. The file is parsed again when it has changed. Raises ConfigError."""
-    path = calibrations_file(config)
+    path = locate_calibrations(config)
     try:
         version = FileVersion.find(path)
         return () if version is None else parse_calibrations(version)
@@ -136,7 +136,7 @@ def find_calibration(pair: str, strategy: str, config: Config) -> Calibration | 
 def save_calibration(found: Calibration, config: Config) -> Path:
     """Write a calibration in place of an earlier one of its pair and strategy. Returns the file.
     Raises ConfigError."""
-    path = calibrations_file(config)
+    path = locate_calibrations(config)
     key = (found.pair, found.strategy)
     others = [c for c in load_calibrations(config) if (c.pair, c.strategy) != key]
     data = {"version": VERSION, "calibrations": [c.to_json() for c in (*others, found)]}

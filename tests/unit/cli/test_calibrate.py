@@ -21,7 +21,7 @@ from flashedge.errors import Conflict, RequestError
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.records.recordings import Recording
 from flashedge.runtime.request import calibrations as stored_rules
-from flashedge.runtime.request.calibrations import calibrations_file, load_calibrations
+from flashedge.runtime.request.calibrations import load_calibrations, locate_calibrations
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from tests.support.cli_rig import Patch, with_daemon
@@ -85,7 +85,7 @@ def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
     made = calibrate(tmp_path, 300, "--json")
     assert made.exit_code == 0, made.output
     report = json.loads(made.stdout)
-    assert (report["outcome"], report["saved"]) == ("written", str(calibrations_file(home)))
+    assert (report["outcome"], report["saved"]) == ("written", str(locate_calibrations(home)))
     assert report["rule"] == {"policy": "every_step", "detect": 2, "thresholds": [["entropy", 1.0]]}
     chosen = report["provenance"]["chosen"]
     assert chosen["loss_bound"] <= 0.01
@@ -102,7 +102,7 @@ def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
     assert "298 distinct problems are too few: it takes 299" in str(few)
     for said in ("give 1 more", "--max-loss 0.05 needs 59"):
         assert said in str(few.hint)
-    assert not calibrations_file(home).exists()
+    assert not locate_calibrations(home).exists()
     looser = calibrate(tmp_path, 59, "--max-loss", "0.05")
     assert looser.exit_code == 0, looser.output
     assert load_calibrations(home)[0].num_problems == 59
@@ -110,17 +110,17 @@ def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
 
 def test_a_better_calibration_stays(home: Config, tmp_path: Path) -> None:
     assert calibrate(tmp_path, 320).exit_code == 0
-    text = calibrations_file(home).read_text()
+    text = locate_calibrations(home).read_text()
     kept = calibrate(tmp_path, 300)
     assert isinstance(kept.exception, Conflict)
     assert "320 problems" in str(kept.exception)
     assert "--replace" in str(kept.exception.hint)
     for said in ("stored (320 problems)", "chosen", "stored rule: every_step from 2 on"):
         assert said in kept.stdout
-    assert calibrations_file(home).read_text() == text
+    assert locate_calibrations(home).read_text() == text
     assert json.loads(calibrate(tmp_path, 300, "--json").stdout)["outcome"] == "kept_stored"
     assert calibrate(tmp_path, 300, "--dry-run").exit_code == 0
-    assert calibrations_file(home).read_text() == text
+    assert locate_calibrations(home).read_text() == text
     assert calibrate(tmp_path, 300, "--replace").exit_code == 0
     assert load_calibrations(home)[0].num_problems == 300
 
@@ -138,7 +138,7 @@ def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path)
 def test_no_rule_qualifies(home: Config, tmp_path: Path, monkeypatch: Patch) -> None:
     """Every run is right from the start: a smaller n saves as much as any rule."""
     assert calibrate(tmp_path, 300).exit_code == 0
-    text = calibrations_file(home).read_text()
+    text = locate_calibrations(home).read_text()
     make_up_runs(monkeypatch, hard=0)
     none = calibrate(tmp_path, 400)
     assert none.exit_code == 0
@@ -148,7 +148,7 @@ def test_no_rule_qualifies(home: Config, tmp_path: Path, monkeypatch: Patch) -> 
     report = json.loads(calibrate(tmp_path, 400, "--json", policy=None).stdout)
     assert (report["outcome"], report["rule"]) == ("no_rule_qualifies", None)
     assert report["provenance"]["smaller_cap"]["cap"] == 1
-    assert calibrations_file(home).read_text() == text
+    assert locate_calibrations(home).read_text() == text
 
 
 TEXT = "right 12"

@@ -19,9 +19,9 @@ from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request import plan
 from flashedge.runtime.request.calibrations import (
     Calibration,
-    calibrations_file,
     collect_settings,
     load_calibrations,
+    locate_calibrations,
     parse_calibrations,
     save_calibration,
 )
@@ -203,7 +203,7 @@ def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
     assert load_calibrations(config) == ()
     other = calibration(strategy="mcts", rule=replace(RULE, detect=3))
     for made in (calibration(rule=None), other, calibration()):
-        assert save_calibration(made, config) == calibrations_file(config)
+        assert save_calibration(made, config) == locate_calibrations(config)
     assert load_calibrations(config) == (other, calibration())
     assert [f.name for f in config.config_dir.iterdir()] == ["calibrations.json"]
 
@@ -220,20 +220,20 @@ def encode(calibrations: list[dict[str, Any]], version: int = 1) -> str:
 )
 def test_a_broken_file_is_named(config: Config, text: str) -> None:
     config.config_dir.mkdir(parents=True)
-    calibrations_file(config).write_text(text)
+    locate_calibrations(config).write_text(text)
     for use in (lambda: load_calibrations(config), lambda: save_calibration(calibration(), config)):
         with pytest.raises(ConfigError, match=r"calibrations\.json"):
             use()
-    assert calibrations_file(config).read_text() == text
+    assert locate_calibrations(config).read_text() == text
     unasked = replace(SC, early_exit=None)
     assert settled(unasked, config).request.early_exit is None, "it isn't asked"
 
 
 def test_a_calibration_by_a_removed_policy_is_passed_over(config: Config) -> None:
     save_calibration(calibration(), config)
-    stored = json.loads(calibrations_file(config).read_text())
+    stored = json.loads(locate_calibrations(config).read_text())
     stored["calibrations"][0]["rule"] |= {"policy": "initial_curve", "curve": [[1.0, 2]]}
-    calibrations_file(config).write_text(json.dumps(stored))
+    locate_calibrations(config).write_text(json.dumps(stored))
     assert load_calibrations(config) == ()
     assert settled(SC, config).early_exit_source == "defaults"
 
@@ -315,8 +315,8 @@ def test_the_file_is_parsed_again_only_when_it_changed(config: Config) -> None:
     for _ in range(3):
         assert load_calibrations(config) == (found,)
     assert parse_calibrations.cache_info().misses == before
-    calibrations_file(config).write_text("{}")
+    locate_calibrations(config).write_text("{}")
     with pytest.raises(ConfigError):
         load_calibrations(config)
-    calibrations_file(config).unlink()
+    locate_calibrations(config).unlink()
     assert load_calibrations(config) == ()
