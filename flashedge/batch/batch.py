@@ -41,11 +41,11 @@ class Budget:
     """The most that one problem may spend. None allows it the whole budget."""
 
     def compute_claim(self, spent_tokens: int) -> int:
-        """The tokens that a problem may still spend."""
+        """Compute the tokens that a problem may still spend."""
         return max(0, (self.cap_tokens or self.total_tokens) - spent_tokens)
 
     def split_evenly(self, num_problems: int) -> tuple[int, ...]:
-        """(num_problems,) tokens. Raises RequestError if a problem would get none."""
+        """Return (num_problems,) tokens. Raises RequestError if a problem would get none."""
         claim = Claim(wanted_tokens=self.compute_claim(0), certainty=None)
         shares = share_budget(self.total_tokens, [claim] * num_problems)
         if 0 in shares:
@@ -74,19 +74,15 @@ def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
     left over. Ref: arXiv 2412.20993 App. B.2; the formula is ours."""
     weights = [max(0.01, 1.0 - (c.certainty or 0.0)) for c in claims]
     shares = [0] * len(claims)
-    left = max(0, left_tokens)
-    while left:
+    left, before = max(0, left_tokens), -1
+    while left and before != sum(shares):
         unmet = [i for i, c in enumerate(claims) if shares[i] < c.wanted_tokens]
         total = math.fsum(weights[i] for i in unmet)
-        offers = {i: int(left * weights[i] / total) for i in unmet}
-        spent = 0
-        for i, offer in offers.items():
-            more = min(offer, claims[i].wanted_tokens - shares[i])
-            shares[i] += more
-            spent += more
-        left -= spent
-        if not spent:
-            break
+        before = sum(shares)
+        for i in unmet:
+            offer = int(left * weights[i] / total)
+            shares[i] += min(offer, claims[i].wanted_tokens - shares[i])
+        left -= sum(shares) - before
     return tuple(shares)
 
 
