@@ -132,7 +132,7 @@ class BatchRecord:
     """{code, message} of a problem that failed."""
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, without `correct` and `error` where they are None."""
+        """Return the fields, without `correct` and `error` where they are None."""
         fields = dataclasses.asdict(self)
         return {k: v for k, v in fields.items() if v is not None or k not in ("correct", "error")}
 

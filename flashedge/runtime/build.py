@@ -14,9 +14,7 @@ from flashedge.runtime.service import Service
 
 def build(config: Config, *, load: bool = True) -> Service:
     """Build the service. `load` loads the configured pair at the start, not with its first request.
-
-    Raises NotFound, ConfigError, CheckpointError, EngineError, StoreError.
-    """
+    Raises NotFound, ConfigError, CheckpointError, EngineError, StoreError."""
     first = open_pair(config.pair, config) if load else None
     texts = build_embedding_groups(config)
     store = RunStore(config.state_dir / FILE)

@@ -54,8 +54,8 @@ _PAIR, _KIND, _ENGINE = ("pair",), ("kind",), ("pair", "engine")
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("Runs that are over, by how they ended.", ("status",)),
     "boost_seconds": (
-        "Seconds in which boosted runs ran (running), and in which at least one of them had more "
-        "than one rollout in flight (open).",
+        "Seconds in which boosted runs ran (running), and in which at least one of them was "
+        "allowed more than one rollout in flight (open).",
         ("state",),
     ),
     "chats": ("Plain chat requests that ended.", ("finished_reason",)),
@@ -199,9 +199,7 @@ class Metrics:
         self, pairs: Mapping[str, PairState], views: Mapping[str, Mapping[str, EngineView]]
     ) -> None:
         """Record the runs and the engines of each pair. The gauges of all other pairs are removed.
-
-        views: by pair and engine ("generator", "verifier"). Engines that don't answer are left out.
-        """
+        views: by pair and engine ("generator", "verifier"), without engines that don't answer."""
         waiting, running = self._gauges["num_runs_waiting"], self._gauges["num_runs_running"]
         up, of_views = self._gauges["engine_up"], self._of_views
         for gauge in (waiting, running, up, *of_views.values()):

@@ -1,4 +1,4 @@
-"""A run's id, status, events and result, of a live run or from the store."""
+"""Runs, live or stored: their id, status, events and result."""
 
 import asyncio
 import dataclasses
@@ -146,7 +146,7 @@ class Run:
             self.task.cancel()
 
     def object(self) -> dict[str, Any]:
-        """The object of `GET /v1/runs/{id}`: the result, or what is known without one."""
+        """Build the object of `GET /v1/runs/{id}`: the result, or what is known without one."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
         shown = {name: getattr(self.request, name) for name in SHOWN_FIELDS}

@@ -49,7 +49,7 @@ class EnginePair(TwinEngines, Protocol):
     def health(self) -> tuple[Health, Health]: ...
     async def self_test(self, turns: Turns) -> dict[str, Any]: ...
     async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
-        """The HTTP protocols over the generator, for requests that `plain` counts."""
+        """Build the HTTP protocols over the generator, for requests that `plain` counts."""
         ...
 
 
@@ -166,8 +166,8 @@ class ServedPair:
         self._protocols: ASGIApp | None = None
 
     async def start(self, plain: PlainRequests) -> None:
-        """Start the engines and their self-test, which goes on while they serve. If the engines
-        raise, `health` reports failed. plain: counts the requests outside any run."""
+        """Start the engines and their self-test, which goes on while they serve. If this
+        raises, `health` reports failed. plain: counts the requests outside any run."""
         self._device.start()
         try:
             await self._engines.start()
@@ -203,7 +203,8 @@ class ServedPair:
             log.warning("the self-test did not end (%s): no request can be deterministic", why)
 
     async def _is_free(self) -> bool:
-        """Whether the self-test may have a turn: always, once somebody waits for it."""
+        """Whether the self-test may have a turn: both engines answer, and they are idle or somebody
+        waits for the test."""
         try:
             views = await self.views()
         except EngineDead:
@@ -359,10 +360,10 @@ class ServedPair:
         if self.judges == "steps" and self._pair.judge == STEPS:
             return split_steps(text)
         thinking = Thinking.of_prompt(self._engines.generator.codec, ())
-        return thinking.judge_answer(text, self.judges)
+        return thinking.list_judged(text, self.judges)
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Score a solution outside any run, again after a restart of the verifier."""
+        """Score a solution outside any run, and repeat that after a restart of the verifier."""
         verifier = self._engines.verifier
         return await retry_after_restart(
             verifier, lambda: verifier.score(request), lambda restart_s: None

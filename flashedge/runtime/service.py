@@ -58,8 +58,8 @@ from flashedge.types import Timing, TokenIds, Usage
 log = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 10.0
-"""Seconds in which cancelled runs must end when the daemon stops; one that hangs is interrupted.
-Chosen by hand: runs end in milliseconds, and users wait for `flashedge down`."""
+"""Seconds for which a stopping daemon waits for cancelled runs. The next start marks one that hung
+as interrupted. Chosen by hand: runs end in milliseconds, and users wait for `flashedge down`."""
 
 
 class Service:
@@ -93,12 +93,13 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
         self._is_stopping = False
-        self._loading: asyncio.Task[None] | None = None
+        self._loading: asyncio.Task[None] | None = None  # held against garbage collection
 
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines. Raises EngineError; `health` then reports failed."""
+        """End the runs that a crash left open, and start the engines. Raises StoreError, and
+        EngineError, after which `health` reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
         self._retention.look()
@@ -193,7 +194,7 @@ class Service:
         self.scheduler(pair).queue.check_room()
 
     async def encode_prompt(self, request: Request) -> TokenIds:
-        """Encode a prompt for `submit` in a thread. Raises ContextOverflow, EngineDead."""
+        """Encode in a thread the prompt that `submit` takes. Raises ContextOverflow, EngineDead."""
         return await asyncio.to_thread(self._loader.get(request.pair).encode_prompt, request)
 
     def submit(
@@ -212,8 +213,8 @@ class Service:
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         caller: who asks, and how urgently.
         Raises ContextOverflow, QueueFull, DaemonStopping, EngineDead, ConfigError, RequestError,
-        NotFound for `continues`, and Conflict if the id is another request's, or the earlier run
-        can't be continued.
+        StoreError, NotFound for `continues`, and Conflict if the id is another request's, or the
+        earlier run can't be continued.
         """
         self._check_open()
         pair = self._loader.get(request.pair)
@@ -356,7 +357,7 @@ class Service:
         """Run a search whose turn has come. Returns its result. Raises what ends the run."""
         scheduler, request = self.scheduler(pair.name), run.plan.request
         scheduler.note_start(run.id)
-        queue_s, began, timed_out = run.mark_started(), time.monotonic(), self._timed_out
+        queue_s, began, failed = run.mark_started(), time.monotonic(), self._num_failed_comparisons
         engines = pair.build_engines(self._grader, self._texts, baseline=request.baseline)
         engines = replace(engines, program=scheduler.find_key(run.id))
         with engines.join_kv(run.emit, len(prompt_ids)) as memory:
@@ -388,13 +389,13 @@ class Service:
             self_test=pair.health().self_test,
             thinking=driver.thinking,
             scores_probability=pair.scores_probability,
-            timed_out_comparisons=self._timed_out - timed_out,
+            num_failed_comparisons=self._num_failed_comparisons - failed,
         )
         return {**result, "kv": memory.record}
 
     @property
-    def _timed_out(self) -> int:
-        """Comparisons of answers that ran into their time limit so far, in all runs."""
+    def _num_failed_comparisons(self) -> int:
+        """Comparisons of answers that failed or took too long so far, in all runs."""
         return self._grader.num_failures + self._texts.num_failures
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:

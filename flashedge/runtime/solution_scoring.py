@@ -26,7 +26,7 @@ class Solution:
     """A solution to score. If it has steps, its text is not used."""
 
     name: str
-    """Its field of the request, for errors."""
+    """The request's field that holds it, for errors."""
     text: str = ""
     steps: tuple[str, ...] = ()
 
@@ -46,6 +46,8 @@ class ScoreAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionScores:
+    """What the verifier found for one solution."""
+
     steps: tuple[str, ...]
     """What the verifier judged one by one. Empty for a solution without an answer."""
     step_scores: tuple[float, ...]

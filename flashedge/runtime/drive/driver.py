@@ -60,11 +60,11 @@ PROGRESS_S = 0.1
 """Seconds between two Progress events. Chosen by hand: with a second the dashboard's counts jump,
 with a hundredth each stream carries more of these events than of all others."""
 TAIL_TOKENS = 32
-"""Tokens at the end of a path whose text is sent: about a line of a terminal."""
+"""Last tokens of a growing node that an event shows as text: about a line of a terminal."""
 TAILS_EVERY = 10
 """One of this many Progress events holds text, about once a second, since decoding takes time."""
 MAX_TAILS = 64
-"""Most paths whose text one event holds, so that a wide search does not block the event loop."""
+"""Most nodes whose text one event holds, so that a wide search does not block the event loop."""
 DEADLINE = "deadline"
 """The `cut_by` of a run that its deadline ended."""
 T = TypeVar("T")
@@ -111,7 +111,7 @@ class Driver:
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
         self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
-        """The open work and its node. None for work that is not for a single node."""
+        """The node of each open task. None for a task that works on several nodes or none."""
         self._cancelled: set[NodeId] = set()
         """Nodes for which no work may begin."""
         self._growth = Growth(generator.codec.decode)
@@ -176,7 +176,7 @@ class Driver:
         return self._speculation_client.usage
 
     async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
-        """Wait for a result. None at `cut_at`, by the loop's clock."""
+        """Wait for a result. Returns None if none came before `cut_at`, by the loop's clock."""
         try:
             async with asyncio.timeout_at(cut_at):
                 return await self._inbox.get()
@@ -359,7 +359,7 @@ def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> 
 
 
 class Growth:
-    """The tokens of the nodes that generate, for Progress events and watched nodes."""
+    """The tokens of the nodes that are being generated, for Progress events and watched nodes."""
 
     def __init__(self, decode: Callable[[TokenIds], str]) -> None:
         self._decode = decode
@@ -372,7 +372,7 @@ class Growth:
         self._ids[node] = []
 
     def watch(self, tokens: Mapping[NodeId, int]) -> list[NodeId]:
-        """Let `add` report when a node has its number of `tokens`. Returns those that have it."""
+        """tokens: by node, the number at which `add` reports it. Returns the nodes that have it."""
         self._watched |= tokens
         return [node for node in tokens if self._is_reached(node)]
 
@@ -396,7 +396,7 @@ class Growth:
 
     def report(self) -> Progress | None:
         """Build an event with all counts, and each `TAILS_EVERY`-th time with the last text of up
-        to `MAX_TAILS` nodes. None while nothing generates."""
+        to `MAX_TAILS` nodes. Returns None while no node is being generated."""
         if not self._ids:
             return None
         tails: tuple[tuple[NodeId, str], ...] = ()

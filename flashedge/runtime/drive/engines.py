@@ -68,7 +68,7 @@ class Engines:
     """Moves the KV memory of both engines. None leaves each engine its own."""
 
     def switch(self, **switches: bool) -> Engines:
-        """Copy with other switches, except `suffix_scoring`, by which the engines were chosen."""
+        """Copy with other switches, but with the engines that `build_engines` chose."""
         return replace(self, optimizations=replace(self.optimizations, **switches))
 
     @property

@@ -15,13 +15,14 @@ from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import EngineRestarted, Event
 
 ATTEMPTS = 3
-"""At so many lost attempts, a failed request ends its work. A death of the engine ends it only at
-one more, since other requests may have caused the first `SUSPICIOUS` deaths. Chosen by hand: with 1
-nothing is repeated; with ten times as many, a request that always kills the engine would stop all
-others for minutes."""
+"""Work that has lost this many attempts ends if a request failed. If the engine died, it ends with
+the next lost attempt, since other requests may have caused the first `SUSPICIOUS` deaths. Chosen by
+hand: with 1 nothing is repeated; with ten times as many, a request that always kills the engine
+would stop all others for minutes."""
 PAUSES_S = (0.05, 0.5, 2.0)
-"""Each wait for a restart begins with a pause, since an engine may look healthy just after it died.
-The last one repeats."""
+"""Seconds to pause before the first, the second and each further wait for a restart: an engine may
+look healthy just after it died. Chosen by hand: without a pause the work would spin on the dead
+engine, and ten times as much would delay it although the engine is up."""
 SUSPICIOUS = 2
 """Work that was in the last step at this many deaths holds `Engine.suspects` from then on, so that
 no other such work runs beside it."""
@@ -35,10 +36,9 @@ async def retry_after_restart(
     work: Callable[[], Awaitable[T]],
     on_restart: Callable[[float], None],
 ) -> T:
-    """Do `work`, and repeat it after an engine's restart or a failed request.
-
-    Work loses an attempt when its request failed, or was in the step that ended the engine. If the
-    engine died in another step, the work is repeated without a limit.
+    """Do `work`, and repeat it after an engine's restart or a failed request. Work loses an attempt
+    when its request failed, or was in the step that ended the engine. If the engine died in another
+    step, the work is repeated without a limit.
 
     `on_restart` receives the seconds that the work waited. Raises EngineDead when the engine does
     not come back or keeps dying of the work, and GenerationFailed when the request keeps failing.

@@ -107,9 +107,7 @@ class StepTexts:
 
     def split(self, token_ids: TokenIds, text: str, *, to_end: bool) -> tuple[str, ...]:
         """Split a segment's text into at least one step. All steps joined are the text.
-
-        to_end: whether the segment was generated past the ends of its steps.
-        """
+        to_end: whether the segment was generated past the ends of its steps."""
         if self.rule == BLANK_LINE:
             return split_steps(text)
         if not to_end:
@@ -176,10 +174,7 @@ async def run_probe(
     request: ExtendRequest, suffix: str, generator: Generator
 ) -> tuple[TokenIds, str]:
     """Return a probe's tokens and their text, up to the token that completes a boxed answer after
-    `suffix`, however the stream is cut into chunks.
-
-    Only a token with a closing brace can complete an answer, so the whole text is read only then.
-    """
+    `suffix`, however the stream is cut into chunks."""
     decoder, text = IncrementalText(generator.codec), [suffix]
     ids: list[int] = []
     async with aclosing(generator.extend(request)) as stream:
@@ -188,6 +183,7 @@ async def run_probe(
                 ids.append(token)
                 text.append(decoder.feed((token,)))
                 rest = decoder.look()
+                # Only a closing brace can complete an answer, so all text is read only then.
                 if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
                     return tuple(ids), generator.codec.decode(ids)
     return tuple(ids), generator.codec.decode(ids)

@@ -43,9 +43,8 @@ class SpeculationClient:
     """One run's client, an async context manager. It does nothing where speculation is off or the
     generator does not speculate.
 
-    With the step rule `entropy` nothing is drafted. There a step's end is known only once the token
-    after it was drawn, and that token is dropped. By then the request has computed all of its
-    tokens, so it has nothing left from which vLLM could go on as a draft.
+    With the step rule `entropy` nothing is drafted. There a step's end is known only after the next
+    token was drawn. By then all of the request's tokens are computed, so vLLM can't continue it.
     """
 
     def __init__(

@@ -34,12 +34,14 @@ assumption must not make offload look cheap."""
 ASSUMED_CPU = Device(
     name="a CPU core", flops=5e10, bandwidth=1e10, memory_bytes=1 << 33, overhead_s=0.008
 )
-"""Stands in for a CPU without a profile. Chosen by hand, in the order of a server's core. With a
+"""Stands in for a CPU without a profile. Chosen by hand, about as fast as a server's core. With a
 tenth of `overhead_s`, many small decode steps would look as cheap as a few large ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
+    """How long steps of each engine take, and how fast KV moves."""
+
     generator: CostCurve
     verifier: CostCurve
     link_bytes_per_s: float
@@ -107,7 +109,7 @@ def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurv
 
 
 def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, context: float) -> float:
-    """Seconds of a decode step that was not measured. A verifier has only a prefill fit."""
+    """Predict the seconds of a decode step. A verifier has only a prefill fit."""
     fit = model.fits.get(DECODE) or model.fits[PREFILL]
     moved = shape.weights_bytes + batch * shape.kv_bytes_per_token * (context + 1)
     return fit.predict_s(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)

@@ -6,12 +6,12 @@ One manager serves all runs:
 2. `scheduling.kv.split` chooses a split for this load. The current one stays unless another is
    clearly faster.
 3. `KvMover` sets both engines' budgets, which `engine.vllm.inside.kv.quota` turns into blocks. The
-   engine that shrinks goes first, so that both never add up to more than there is. An engine that
-   has no memory for a larger budget keeps the one it had. The recorded split holds what was
-   granted, and the next move requests the larger budget again.
+   engine that shrinks goes first, so that the budgets never add up to more than there is. An
+   engine that has no memory for a larger budget keeps the one it had. The recorded split holds
+   what was granted, and the next move requests the larger budget again.
 4. If the split lets the engines own the memory alternately, the manager counts the open requests of
-   each. The memory changes hands at a barrier common to all runs: when no request is open for the
-   owner and one is for the other engine, which waits inside it until then.
+   each. The memory changes hands when the owner has no open request, of any run, and the other
+   engine has one. Until then that request waits in its engine.
 
 Steps 2 to 4 run in one background task, one move at a time. None of it changes a token.
 
@@ -192,7 +192,7 @@ class KvManager:
 
     @contextmanager
     def watch_plain_request(self, ask: PlainRequest) -> Iterator[Follow]:
-        """Do `count_plain_request` as a watch of `PlainRequests`."""
+        """Count a request that `PlainRequests` opens. Its outputs don't matter here."""
         role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
         with self.count_plain_request(role):
             yield lambda *output: None
@@ -301,7 +301,7 @@ class KvManager:
 
 
 class KvMover:
-    """Sets the engines' budgets, offloads and restores their KV. The errors of an engine are only
+    """Sets the engines' budgets, and offloads and restores their KV. An engine's errors are only
     logged: one that is down gets its budget once it serves again."""
 
     def __init__(
@@ -394,7 +394,7 @@ class KvMover:
         return granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes
 
     async def _time(self, move: Awaitable[int]) -> tuple[float, int]:
-        """Returns the seconds of a move, and the bytes moved: 0 if the engine is down."""
+        """Return the seconds of a move and the bytes moved, which are 0 if the engine is down."""
         clock = asyncio.get_running_loop().time
         began = clock()
         moved = int(await self._request(move) or 0)

@@ -77,10 +77,8 @@ class PathCounter:
 
     def measure_kv_share(self, width: int) -> float | None:
         """Divide the tokens of the largest level's paths by those of `width` whole paths.
-
-        A token that several of these paths share counts once. The share is in (0, 1], or None where
-        no path ended by itself.
-        """
+        A token that several of the level's paths share counts once. The share is in (0, 1], or None
+        where no path ended by itself."""
         parents: dict[NodeId, NodeId] = {}
         path_tokens: dict[NodeId, int] = {ROOT: 0}
         levels: dict[int, list[NodeId]] = defaultdict(list)
@@ -106,7 +104,7 @@ class PathCounter:
         return sum(self._find_end(node)[0] for node in seen)
 
     def _find_end(self, node: NodeId) -> tuple[int, bool]:
-        """The node's tokens, 0 before its first, and whether its path ends there."""
+        """Return the node's tokens, 0 before its first, and whether its path ends there."""
         return self._ends.get(node) or (self._progress.get(node, 0), False)
 
 

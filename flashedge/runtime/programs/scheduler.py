@@ -268,7 +268,7 @@ class PairScheduler:
     # ------------------------------------------------------------ the order of the engines
 
     def order(self) -> list[Program]:
-        """All programs, the first to run first."""
+        """Order all programs, the first to run first."""
         return self.programs.order(self._clock(), self._capacity.useful_sequences)
 
     def _note_change(self) -> None:

@@ -40,9 +40,7 @@ class EventLog:
 
     async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         """Yield the events with a number above `after`, then new ones, up to the terminal event.
-
-        A slow follower misses only Progress: one is dropped when another event is waiting.
-        """
+        A slow follower misses only Progress: one is dropped when another event is waiting."""
         queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._followers.add(queue)
         try:

@@ -60,11 +60,9 @@ class Recording:
 
 
 def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
-    """Build the recording of a finished run without early exit from its events.
-
-    Returns None for a run that did not finish, that a policy could have stopped, that was cut, or
-    that is so old that its checkpoints have no answers.
-    """
+    """Build the recording of a run from its events. Returns None for a run that did not finish,
+    that a policy could have stopped, that was cut, or that is so old that its checkpoints have no
+    answers."""
     events = tuple(log)
     config = next((e.config for e in events if isinstance(e, RunStarted)), None)
     result = next((e.result for e in events if isinstance(e, RunFinished)), None)

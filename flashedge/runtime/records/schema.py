@@ -86,7 +86,7 @@ def open_schema(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA journal_mode = WAL").fetchall()
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA foreign_keys = ON")
-    db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()
+    db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()  # a long WAL is cut to this
     if tables and version < SCHEMA_VERSION:
         log.info("migrating the run store from schema %d to %d", version, SCHEMA_VERSION)
     db.execute("BEGIN IMMEDIATE")  # also fails now if the file is not writable

@@ -30,6 +30,9 @@ from flashedge.types import NodeId
 
 FILE = "runs.sqlite"
 UNFINISHED = ("queued", "running")
+LOCK_TIMEOUT_S = 2.0
+"""Seconds to wait while another program holds the file. Chosen by hand: calls block the event loop
+meanwhile, and a write of another program may take longer than a tenth."""
 _ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
 _COUNT_TOKENS = (
     "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
@@ -94,7 +97,7 @@ class RunStore:
         make_private(path)
         with translate_errors(path):
             self._db = sqlite3.connect(
-                path, timeout=2.0, isolation_level=None, check_same_thread=False
+                path, timeout=LOCK_TIMEOUT_S, isolation_level=None, check_same_thread=False
             )
         try:
             with translate_errors(path):
@@ -144,7 +147,7 @@ class RunStore:
         error: Mapping[str, Any] | None,
         finished_at: float | None,
     ) -> None:
-        """Record the end of a run. Raises NotFound."""
+        """Record the end of a run. finished_at: unix seconds, None if unknown. Raises NotFound."""
         found = result or {}
         with self._transaction() as db:
             tokens = (found.get("usage") or {}).get("tree_tokens")
@@ -292,7 +295,7 @@ class RunStore:
     def _open_another(self) -> Iterator[sqlite3.Connection]:
         with (
             translate_errors(self.path),
-            closing(sqlite3.connect(self.path, timeout=2.0, isolation_level=None)) as db,
+            closing(sqlite3.connect(self.path, timeout=LOCK_TIMEOUT_S, isolation_level=None)) as db,
         ):
             db.create_function("holds", 2, _hold, deterministic=True)
             yield db
@@ -316,7 +319,7 @@ def _parse_row(row: tuple[Any, ...]) -> StoredRun:
 def _read_ending(
     last: Event | None,
 ) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """(status, result, error) by a run's last event."""
+    """Derive (status, result, error) from a run's last event."""
     match last:
         case RunFinished(result=result):
             return "finished", result, None

@@ -20,7 +20,7 @@ _REMOVED_FIELDS = ("max_tokens", "curve")
 class ExitOptions:
     """A request's early exit. `build_exit_rule` fills in what is left out.
 
-    A run without early exit has no ExitOptions, which the paper calls the even policy.
+    `Request.early_exit` is None without early exit, the even policy of the paper.
     Ref: arXiv 2412.20993 App. F.2, G.4; defaults: Table 3.
     """
 
@@ -55,7 +55,7 @@ class ExitOptions:
             )
 
     def take_rule(self, rule: Rule) -> ExitOptions:
-        """Copy with the policy of a rule. What is said of giving up stays."""
+        """Copy with the policy of a rule, keeping `give_up_after` and `give_up_below`."""
         return replace(
             self, policy=rule.policy, detect=rule.detect, thresholds=dict(rule.thresholds)
         )
@@ -93,11 +93,9 @@ one step's score in [0, 1], as in the paper, for every aggregate (see `certainty
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
-    """Complete the rule of a run for which no calibration is used.
-
-    A vote whose request names no policy stops by the lead in its counts. Other rules are completed
-    by `build_paper_rule`. Raises RequestError for a removed policy.
-    """
+    """Complete the rule of a run for which no calibration is used. A vote whose request names no
+    policy stops by the lead in its counts. Other rules are completed by `build_paper_rule`. Raises
+    RequestError for a removed policy."""
     if options.policy in REMOVED:
         raise RequestError(
             f"early_exit.policy {options.policy} was removed: it showed no gain over a smaller n",

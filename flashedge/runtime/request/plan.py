@@ -45,7 +45,7 @@ class Plan:
         return {name: fields[name] for name in names}
 
     def to_json(self) -> dict[str, Any]:
-        """The request's fields and the decisions, as plain JSON values: `RunStarted.config`."""
+        """Join the request's fields and the decisions, as JSON values, for `RunStarted.config`."""
         return {
             **self.request.to_json(),
             "early_exit_source": self.early_exit_source,
@@ -73,11 +73,9 @@ def is_boosted(request: Request) -> bool:
 
 
 def decide_boost(request: Request, mode: str) -> Request:
-    """Decide whether the run is boosted, and write that into the request's options.
-
-    mode: a value of scheduling_boost. Raises RequestError for a run that asks for boosting and for
-    a fixed number of rollouts, or for results in the order of arrival, which no log could replay.
-    """
+    """Decide whether the run is boosted, and write that into the request's options. mode: a value
+    of scheduling_boost. Raises RequestError for a run that asks for boosting together with a fixed
+    number of rollouts, or with results in the order of arrival, which no log could replay."""
     if request.strategy != MCTS:
         return request
     options = request.options
@@ -100,11 +98,9 @@ def decide_boost(request: Request, mode: str) -> Request:
 
 
 def decide_exit(request: Request, config: Config, fingerprint: Callable[[], str]) -> Plan:
-    """Choose the early exit: the request's, a calibration's or the default.
-
-    A calibration that does not fit is ignored, and the note says why. The fingerprint is computed
-    only if there is a calibration. Raises ConfigError.
-    """
+    """Choose the early exit: the request's, a calibration's or the default. A calibration that does
+    not fit is ignored, and the note says why. The fingerprint is computed only if there is a
+    calibration. Raises ConfigError."""
     given = request.early_exit
     if given is None:
         return Plan(request=request)

@@ -56,10 +56,8 @@ def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     """Find the default options of runs with early exit, and of those that calibrate it.
-
     A REBASE tree gives all of its answers at its end, and the paper checks first after 16 of them.
-    A run of more paths therefore grows several trees of 16. Ref: arXiv 2412.20993 Tables 1, 3.
-    """
+    A run of more paths therefore grows several trees of 16. Ref: arXiv 2412.20993 Tables 1, 3."""
     several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
     return {"width": REBASE_TREE} if several else {}
 

@@ -54,6 +54,7 @@ class Request:
     max_steps: int = 40
     """Depth at which the last step runs to the end of the path."""
     max_path_tokens: int = 2048
+    """Most generated tokens of one path."""
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
     step_entropy: float = STEP_ENTROPY
@@ -64,7 +65,7 @@ class Request:
     """What the verifier sees of a path: one of JUDGED. An answer gets one score, by `aggregate`
     over its steps if the verifier judges steps."""
     token_budget: int | None = None
-    """Most generated tokens of the whole tree."""
+    """Most generated tokens of the whole tree, checked at the end of each level."""
     deadline_s: float | None = None
     """Wall-clock seconds from the start of the run to its end."""
     baseline: bool = False

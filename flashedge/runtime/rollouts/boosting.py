@@ -70,7 +70,7 @@ class BoostedEngines(Protocol):
     @property
     def max_sequences(self) -> int: ...
     async def views(self) -> Mapping[str, EngineView]:
-        """The views of "generator" and "verifier". Raises EngineError."""
+        """Read the views of "generator" and "verifier". Raises EngineError."""
 
 
 class Boosting:
@@ -274,7 +274,7 @@ class _PairBoosting:
         return max(0, running - sum(rollouts.open_sequences for rollouts, _ in self.runs.values()))
 
     def _count_free_tokens(self, views: Mapping[str, EngineView]) -> float:
-        """Tokens that would fit if each run had one rollout: what is free, and what boosts hold."""
+        """Count the tokens with room if each run had one rollout: free ones and those of boosts."""
         free = min(
             (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
             for view in views.values()
