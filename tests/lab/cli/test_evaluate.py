@@ -67,6 +67,7 @@ def test_a_second_call_goes_on_and_a_larger_limit_adds(
     assert len(first.submitted) == 8
     second = serve(monkeypatch)
     assert json.loads(cli(*command, "--limit", "3").out)["problems"] == 3
+    assert json.loads(cli(*command, "--limit", "1").out)["problems"] == 1
     assert {body["problem"] for body in second.submitted.values()} == {"3 + 2?"}
 
 

@@ -161,6 +161,7 @@ def test_more_paths_are_wanted_where_answers_differ() -> None:
     assert count("abcdef") == 2  # no more than there are
     assert count("aabb", 64) == 10
     assert count("----") == 4
+    assert measures.measure_lead(["a"], 2) == 1.0, "the other answer can only draw level"
 
 
 @pytest.mark.parametrize("cap", [1, 2, 8, 16, 33])

@@ -95,7 +95,9 @@ def test_votes_stop_by_their_counts(strategy: str) -> None:
     assert build_exit_policy(changed, strategy) == expected
     named = build_exit_policy(ExitOptions(policy="static"), strategy)
     assert named == build_paper_rule(strategy)
-    assert build_exit_policy(ExitOptions(), "mcts") == build_paper_rule("mcts")
+    trees = [build_exit_policy(ExitOptions(), name) for name in ("mcts", "rebase")]
+    assert [rule.detect for rule in trees] == [3, 16]  # type: ignore[union-attr]
+    assert trees == [build_paper_rule("mcts"), build_paper_rule("rebase")]
 
 
 def test_options_make_their_policy() -> None:

@@ -304,6 +304,9 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
         told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
         wrong = f"--limit is {limit}; it must be {rule}"
         assert (told["message"], told["param"]) == (wrong, "limit")
+    waits = {**SUMMARY, "status": "queued", "position": 2, "starts_in_s": 95.0}
+    daemon.errors["GET /v1/runs/run-1"] = httpx.Response(200, json=waits)
+    assert "queued: 2 before it, starts in about 2 min" in cli("runs", "show", "run-1").err
 
 
 def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeDaemon) -> None:

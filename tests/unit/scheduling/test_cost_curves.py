@@ -51,6 +51,7 @@ def test_noise_never_makes_more_work_faster() -> None:
         ({"decode": ((1.0, 2.0),)}, "2 rows of 2 times"),
         ({"prefill": (1.0,)}, "2 times"),
         ({"prefill": (0.0, 1.0)}, "0.0 s is not a positive time"),
+        ({"decode": ((1.0, float("inf")), (3.0, 8.0))}, "inf s is not a positive time"),
     ],
 )
 def test_unusable_points_are_refused(change: dict[str, Any], message: str) -> None:

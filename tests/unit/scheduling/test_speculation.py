@@ -198,7 +198,8 @@ def test_a_beam_requested_twice_has_one_draft() -> None:
     again = level.board.add_beam(continuation(0), Sampling(temperature=1.3))
     draft = level.finish(0)
     assert level.board.finish_beam(again, draft.path, ends_path=False) is None
-    assert level.board.end_run("a") == (draft,)
+    assert level.board.drop_unused("a", [1], {draft.seed}) == ()
+    assert level.board.drop_unused("a", [2], {draft.seed}) == (draft,), "too old to be requested"
 
 
 def test_a_request_may_end_after_its_run() -> None:

@@ -86,7 +86,7 @@ def test_progress_stands_apart_and_a_cancelled_node_loses_what_it_had() -> None:
     run = grown()
     run = fold(run, [(1, events.Progress(tokens=((NodeId(1), 4), (NodeId(2), 6))))])
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (0, 10, {1: 4, 2: 6})
-    run = fold(run, [(2, step(1, 5))])
+    run = fold(run, [(2, step(1, 5)), (1, events.Progress(tokens=((NodeId(2), 9),)))])
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (5, 11, {2: 6})
     run = fold(run, [(3, mark("cancelled", 2))])
     assert run.all_tokens == 5

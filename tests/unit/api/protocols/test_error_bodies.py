@@ -57,6 +57,8 @@ async def test_a_failure_has_the_form_of_its_protocol(failure: FlashEdgeError) -
     _, answer = await ask(MESSAGES, ASK, service)
     assert check(answer, status, kind) == failure.line
     assert ("retry-after" in answer.headers) == (status == 503)
+    searching = {**ASK, "model": "bundled:beam-4", "stream": True}
+    check((await ask(MESSAGES, searching, FakeService(failure=failure)))[1], status, kind)
 
 
 async def test_an_error_without_a_body_stays_without() -> None:
