@@ -79,7 +79,7 @@ class NodesMarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsEnded:
-    """MCTS rollouts ended. The visits and mean values of all nodes follow from these events."""
+    """MCTS rollouts ended. The visits and mean values of nodes follow from these and NodeScored."""
 
     nodes: tuple[NodeId, ...]
     """The node in which each rollout ended."""

@@ -33,8 +33,8 @@ def find_new_name(old: str) -> str:
 
 
 def translate(key: str, value: object, source: str, before: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the name of the setting that replaces an old one, and its value: that in `before`, of
-    which the old setting changes a part. before: all values by name. Raises ConfigError."""
+    """Return the name of the setting that replaces an old one, and its value in `before` with the
+    part that the old one sets. before: all values by name. Raises ConfigError."""
     parsed, name = OLD_SETTINGS[key].parse(value, source), find_new_name(key)
     if key in _OLD_FEATURES:
         return name, before[name].change({_OLD_FEATURES[key]: parsed})

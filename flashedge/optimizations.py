@@ -22,7 +22,7 @@ def feature(default: bool | None, description: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The setting `features`: what is on or off. Users write the changes to the defaults."""
+    """The setting `features`: what is on or off, with a note whose idea each feature was."""
 
     prefix_order: bool = feature(
         True, "Submit paths of a level that share KV to the engines next to each other."

@@ -43,7 +43,8 @@ STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 (`search.step_rules.EntropyRule`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
 """Defaults of the entropy rule: the nats that end a step, and the least tokens of a step. Chosen by
-hand: at a tenth of the nats many tokens end a step, and at ten times none can."""
+hand: at a tenth of the nats many tokens end a step, and at ten times none can; a step of two tokens
+says too little to be scored, and one of at least 160 holds several thoughts."""
 MAX_STEP_ENTROPY = 3.0
 """The largest `step_entropy`, in nats. `search.step_rules` estimates at most 3.04."""
 

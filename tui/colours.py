@@ -1,4 +1,4 @@
-"""The dashboard's themes and its colours of scores. A number or a bar always says the same."""
+"""The dashboard's themes and its colours of scores. Beside a colour stands a number or a bar."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -35,11 +35,8 @@ def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
     except pynvml.NVMLError:
         return (_read_processor(),)
     try:
-        if cards:
-            found = find_visible(pynvml, ",".join(cards))
-        else:
-            found = find_visible(pynvml, os.environ.get(VISIBLE_DEVICES))[:1]
-        return tuple(_read_card(card) for card in found)
+        found = find_visible(pynvml, ",".join(cards) if cards else os.environ.get(VISIBLE_DEVICES))
+        return tuple(_read_card(card) for card in (found if cards else found[:1]))
     except (pynvml.NVMLError, ProfileError):
         return (_read_processor(),)
     finally:

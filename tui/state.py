@@ -33,7 +33,7 @@ _EVENT_S = 0.02
 """Seconds between two events of a replay if the run's duration is not known. Chosen by hand: 500
 events take 10 s. At a tenth nobody could follow them, and ten times as long is tedious."""
 _OTHER_WEIGHT = 1.0
-"""An event without tokens takes as long in a replay as this many tokens."""
+"""An event without tokens takes as long as this many tokens, so that it is seen by itself."""
 TREES_KEPT = 4
 """Trees kept in memory, each 2 to 3 MiB for 512 paths. The daemon can send events again."""
 
@@ -227,7 +227,7 @@ def choose(state: Dashboard, run: str, *, follow_newest: bool = False) -> Dashbo
 
 
 def follow_newest(state: Dashboard, on: bool) -> Dashboard:
-    """Switch following on or off. On chooses the newest running run, else the newest that waits."""
+    """Switch following on or off. When on, choose the newest running or else waiting run."""
     newest = max(_list_running(state.runs), key=lambda r: r.created_at, default=None)
     chosen = newest.id if on and newest is not None else state.chosen
     return replace(state, follow_newest=on, chosen=chosen)

@@ -102,7 +102,7 @@ class StepScores:
     tokens: int
     """Tokens of the whole verifier prompt."""
     cached_tokens: int
-    """How many of `tokens` were not computed: their KV was cached, or all scores of the request."""
+    """Tokens of the prompt with cached KV. All of them if the verifier had cached every score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

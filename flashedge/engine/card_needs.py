@@ -78,9 +78,8 @@ def query_driver() -> DriverReport | str | None:
     if not rows:
         return output.splitlines()[0] if output else "nvidia-smi printed nothing"
     # Old drivers answer with an error when they do not know one of these two fields.
-    capability = re.match(
-        r"(\d+)\.(\d+)", _run_smi("--query-gpu=compute_cap", "--format=csv,noheader")
-    )
+    printed = _run_smi("--query-gpu=compute_cap", "--format=csv,noheader")
+    capability = re.match(r"(\d+)\.(\d+)", printed)
     mig = _run_smi("--query-gpu=mig.mode.current", "--format=csv,noheader")
     first_card = _run_smi("-L").split("\nGPU ")[0]
     return DriverReport(
@@ -168,10 +167,9 @@ def check_compiler() -> UnmetNeed | None:
         source = Path(folder, "needs.c")
         source.write_text(_EXTENSION)
         command = [compiler, str(source), "-shared", "-fPIC", f"-I{include}"]
+        command += ["-o", str(Path(folder, "needs.so"))]
         try:
-            done = subprocess.run(
-                [*command, "-o", str(Path(folder, "needs.so"))], capture_output=True, text=True
-            )
+            done = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:
             return UnmetNeed(what=f"the C compiler can't be run: {error}", hints=COMPILER_HINTS)
     if done.returncode == 0:

@@ -39,7 +39,7 @@ class PlainRequest:
     """What the scheduler of programs knows of a request when it arrives."""
 
     program: str
-    """The key that its engine requests carry: its program's, or its own name without a program."""
+    """The key that its engine requests carry: its program's, or if it has none, its own name."""
     pair: str = ""
     client: str = ""
     priority: int = 0

@@ -5,6 +5,7 @@ spread an engine over several cards, with the same amount of memory on each. So 
 all their cards or none: if they shared some, memory of the unshared ones would stay unused.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,10 +117,8 @@ def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
         if int(device) < len(visible):
             return visible[int(device)]
     else:
-        try:
+        with suppress(ProfileError):  # the id names no card
             return read_cards(nvml, {VISIBLE_DEVICES: device})[0]
-        except ProfileError:
-            pass  # the id names no card
     known = ", ".join(f"{i} ({card.name})" for i, card in enumerate(visible))
     raise ConfigError(
         f"devices names card {device} for the {role}; the visible cards are {known}",

@@ -37,9 +37,9 @@ from flashedge.profiler.profile import load_memory, save_memory
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
     """The configuration with the KV sizes and the batch limit that the engines start with.
 
-    If both sizes are set, they are taken as they are. Else they are planned from the memory that is
-    free now: raises ConfigError where the pair does not fit, EngineError where no card answers.
-    nvml: see `profiler.gpu.read_cards`.
+    KV sizes that are set stay. A size that is not set is planned from the memory that is free now:
+    raises ConfigError where the pair does not fit, EngineError where no card answers. nvml: see
+    `profiler.gpu.read_cards`.
     """
     generator, verifier = find_explicit(pair, config)
     if generator is not None and verifier is not None:
@@ -49,7 +49,7 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
 
 
 def count_sequences(config: Config) -> int:
-    """Most sequences in one step of an engine: as set, or else the most tried on this device."""
+    """Most sequences in one step of an engine: as set, or else the most that a plan may choose."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 

@@ -42,8 +42,7 @@ def engines_have_own_processors(threads: int) -> bool:
 def daemon_has_own_processor(threads: int) -> bool:
     """Whether a processor is left for the daemon beside both engines. threads: per engine.
 
-    An engine on a card keeps one processor busy. An engine over several cards keeps
-    more busy, but counts as one too.
+    An engine on a card counts as one busy processor, even if it runs on several cards.
     """
     busy = 2 * threads if runs_on_cpu() else 2
     return len(os.sched_getaffinity(0)) > busy

@@ -19,29 +19,26 @@ def locate_profile(pair: Pair, config: Config) -> Path:
 
 
 def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
-    """What a profile depends on, by name. Raises ConfigError, EngineError if no card answers."""
+    """What a profile depends on, by name. Raises as `find_vllm`; EngineError if no card answers."""
     name, version = find_vllm()
     try:
         device = describe_device(detect_device_kind())
     except ProfileError as error:
         raise EngineError(str(error), hint=error.hint) from error
-    layout = find_layout(config)
-    cards = (
-        {} if layout.is_default else {"cards": "; ".join(str(c.describe()) for c in layout.each)}
-    )
-    return {
+    found = {
         **device,
         "vllm": f"{name} {version}",
         "torch": importlib.metadata.version("torch"),
         "pair": f"{pair.name} {fingerprint_pair(pair, config)}",
         "threads": str(config.threads_per_engine),
-        **cards,
-        **{
-            name: "on"
-            for name in ("second_runner", "verifier_graphs")
-            if getattr(config.features, name)
-        },
     }
+    layout = find_layout(config)
+    if not layout.is_default:
+        found["cards"] = "; ".join(str(cards.describe()) for cards in layout.each)
+    for feature in ("second_runner", "verifier_graphs"):
+        if getattr(config.features, feature):
+            found[feature] = "on"
+    return found
 
 
 def find_profile(pair: Pair, config: Config) -> FoundProfile:

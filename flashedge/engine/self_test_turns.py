@@ -10,9 +10,8 @@ from flashedge.scheduling.kv.split import EngineRole
 
 LIMIT_S = 120.0
 """Most seconds of a self-test's turns together. Chosen by hand: in a tenth, a model of 1.5B
-parameters would not end one step on two CPU cores; deterministic requests wait for the test."""
-LONGEST_S = 2.0
-"""Seconds that one turn may take, since users may wait for its end. Longer work is not begun."""
+parameters would not end one step on two CPU cores; deterministic requests, which wait for the test,
+would wait for twenty minutes at ten times."""
 POLL_S = 0.05
 """Seconds between two checks whether the engines are free, a small part of a turn's time."""
 UNTESTED: Mapping[str, Any] = {

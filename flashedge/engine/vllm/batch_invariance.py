@@ -13,9 +13,7 @@ makes vLLM 0.32 replace them:
 - On several cards, sums between cards use one algorithm.
 
 One environment variable of vLLM switches all of this on (`compat`). The noise that draws tokens
-never depends on the batch (`inside.sampling`).
-
-Checked with vLLM 0.32.0 by reading its code.
+never depends on the batch (`inside.sampling`). Checked by reading the code of vLLM 0.32.0.
 """
 
 import asyncio
@@ -29,7 +27,7 @@ from flashedge.config import Config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.layout import find_card_layout
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.engine.self_test_turns import LONGEST_S, Turns
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.errors import ConfigError, EngineError
 from flashedge.scheduling.kv.split import EngineRole
@@ -71,12 +69,16 @@ TOKENS = 24
 """Tokens that each request of the batch test draws. Chosen by hand: two or three seldom differ even
 if the kernels do; hundreds would keep users waiting."""
 BATCH = 8
-"""Requests of a batch, which may change how kernels split their sums. Two are drawn again alone."""
+"""Requests that are drawn together. Two of them are drawn again alone. Chosen by hand: kernels may
+split two as they split one, and eighty would keep users waiting."""
 LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
 """Least and most tokens at which prefill is compared with prefill after a cached prefix. Chosen by
 hand: few searches have less context, and more would take a CPU too long."""
 PREFIX_PARTS = (16, 8)
 """The cached prefix is a 16th, then an 8th of the context: two other sizes for the kernels."""
+LONGEST_S = 2.0
+"""Seconds that a context may take in one turn. A longer context that would take more is not tested.
+Chosen by hand: a tenth ends the test at short contexts, and ten times as many hold up users."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
 
 
@@ -85,7 +87,7 @@ async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, 
 
     Returns:
         `batch_invariant`: whether all short comparisons were bit-equal.
-        `invariant_tokens`: the longest tested context up to which prefill was too; 0 if none.
+        `invariant_tokens`: the longest context up to which a cached prefix changed no bit, or 0.
         `compared`: the number of short comparisons, each of one token.
         `max_logprob_difference`: their largest difference, in nats.
     """

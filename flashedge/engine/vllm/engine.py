@@ -83,7 +83,7 @@ class VllmEngine:
             await self.process.call("rank_programs", list(keys))
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
-        """Compute deterministic requests in this shape. None may be running. Raises EngineDead."""
+        """Set the shape of deterministic requests, of which none may be open. Raises EngineDead."""
         self._replay_shape = shape
         await self.process.call("set_replay_shape", shape.to_json())
 

@@ -89,7 +89,7 @@ class EngineOptions:
     hang_s: float = 60.0
     """An engine that gives no sign of life for this long is killed and started again."""
     slowest_token_s: float = 0.0
-    """A step may take this for each token, if that is more than `hang_s`."""
+    """Seconds that a step may take per token, if those of all its tokens exceed `hang_s`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 

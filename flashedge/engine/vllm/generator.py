@@ -72,8 +72,7 @@ class VllmGenerator(VllmEngine):
 
         name = f"gen-{next(_ids)}"
         with self.process.open_request(name) as llm:
-            prompt = tokens_input(list(request.token_ids))
-            outputs = llm.generate(prompt, params, name)
+            outputs = llm.generate(tokens_input(list(request.token_ids)), params, name)
             async with aclosing(outputs) as stream:
                 start, is_first = 0, True
                 async for output in stream:
@@ -118,7 +117,7 @@ def build_params(
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     sampling = request.sampling
-    noise: dict[str, Any] = {
+    ours: dict[str, Any] = {
         "seed": request.seed,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -136,7 +135,7 @@ def build_params(
         if request.deterministic:
             raise build_refusal("an answer that has to match a schema")
         guided = StructuredOutputsParams(**request.guidance)
-        noise[GUIDED_FROM] = request.answer_start
+        ours[GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {
         "structured_outputs": guided,
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
@@ -146,7 +145,7 @@ def build_params(
         "detokenize": False,
         "skip_clone": True,
         "output_kind": RequestOutputKind.DELTA,
-        "extra_args": {ARGS_KEY: noise},
+        "extra_args": {ARGS_KEY: ours},
     }
     return SamplingParams(**{**fields, **changes})
 
@@ -176,10 +175,10 @@ class VllmSpeculator:
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
         """Call a method that returns the number of the run's draft tokens, and keep that number."""
-        process = self._process.pid
+        pid = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:
-            self._drawn.setdefault(run, {})[process] = drawn
+            self._drawn.setdefault(run, {})[pid] = drawn
 
     async def _call(self, method: str, *args: Any) -> Any:
         """Returns None if the engine is dead."""

@@ -134,9 +134,8 @@ class Passes:
             return self._schedule_scores(stock, due)
         assert due.prefill is not None, "it was chosen"
         replay, computed = due.prefill
-        return self._schedule_pass(
-            stock, [replay.request], windows.shape.end_chunk(computed, replay.verified) - computed
-        )
+        tokens = windows.shape.end_chunk(computed, replay.verified) - computed
+        return self._schedule_pass(stock, [replay.request], tokens)
 
     def _find_due(self) -> Due:
         """Group all requests, except waiting deterministic ones that no pass may take now."""

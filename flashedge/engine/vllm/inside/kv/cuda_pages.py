@@ -125,5 +125,5 @@ def try_card() -> None:
 if __name__ == "__main__":
     try:
         try_card()
-    except Exception as error:  # any error means that the card can't
+    except Exception as error:  # whatever it is, the card can't map memory
         sys.exit(f"{type(error).__name__}: {error}")

@@ -27,7 +27,7 @@ RequestFilter = Callable[[Request], bool]
 
 
 class KvQuota:
-    """Keeps the blocks that the quota excludes reserved."""
+    """Reserves as many blocks as the quota excludes."""
 
     def __init__(self, scheduler: Any, reclaim: Callable[[RequestFilter], bool]) -> None:
         self._scheduler, self._reclaim = scheduler, reclaim

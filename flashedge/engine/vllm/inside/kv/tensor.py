@@ -23,7 +23,7 @@ _MISSED = (
     "this vLLM has a model runner that `allocate_kv_cache` is not replaced for"
     " (flashedge.engine.vllm.inside.patches)"
 )
-_ranges: list[KvRange] = []  # one for each engine that this process had; outside tests, one
+_ranges: list[KvRange] = []  # one for each engine of this process: only tests have several
 
 
 class _Backing(TorchFunctionMode):

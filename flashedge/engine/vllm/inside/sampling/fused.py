@@ -170,9 +170,8 @@ def _find_peak(row, vocab, temperature, BLOCK: tl.constexpr):
 
 @triton.jit
 def _find_kth(row, vocab, temperature, peak, k, BLOCK: tl.constexpr):
-    """Find a value that k logits reach and fewer exceed, by bisection over all float32 values.
-
-    `_order` maps them to integers in the same order."""
+    """Find a value that at least k logits reach and at most k exceed, by bisection over float32.
+    `_order` maps all values to integers in the same order."""
     least = -2139095041 + k * 0  # minus infinity's integer, of the type of k
     most = _order(peak).to(tl.int64)
     while least < most:
