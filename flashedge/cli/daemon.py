@@ -169,9 +169,10 @@ def logs(
 
 def _is_over(path: Path, file: TextIOWrapper) -> bool:
     """Whether the log goes on in a new file at `path`, or was emptied, so that it begins again."""
-    if not path.exists():
+    try:
+        now, descriptor = path.stat(), file.fileno()
+    except FileNotFoundError:
         return False
-    now, descriptor = path.stat(), file.fileno()
     is_emptied = now.st_size < os.lseek(descriptor, 0, os.SEEK_CUR)
     return is_emptied or now.st_ino != os.fstat(descriptor).st_ino
 

@@ -63,7 +63,10 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 
 
 def locate_run(run: str) -> str:
-    """Build the path of a run. Users type ids, so any character may be in one."""
+    """Build the path of a run. Users type ids, so any character may be in one. Raises NotFound for
+    an id that would lead to another path of the daemon."""
+    if "/" in run or run in ("", ".", ".."):
+        raise errors.NotFound(f"no run {run!r}", hint="`flashedge runs ls` lists them", param="id")
     return "/v1/runs/" + quote(run, safe="", errors="replace")
 
 

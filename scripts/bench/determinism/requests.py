@@ -122,8 +122,9 @@ def run_safeguards(core: Core, scale: Scale) -> list[dict[str, Any]]:
 
     jobs = make_jobs(scale.requests, 0, max_tokens=scale.max_tokens)
 
-    def run(kernels: Kernels, shape: ReplayShape, removed: str) -> dict[str, Any]:
-        scheduler = SAFEGUARDS.get(removed, EdgeScheduler)
+    def run(
+        kernels: Kernels, shape: ReplayShape, removed: str, scheduler: type[EdgeScheduler]
+    ) -> dict[str, Any]:
         kernel_variance.current = kernels
         core.renew(shape, scheduler)
         alone = run_alone(core, jobs)
@@ -132,8 +133,8 @@ def run_safeguards(core: Core, scale: Scale) -> list[dict[str, Any]]:
         return {"kernels": kernels, "removed": removed, **describe(outcome, jobs)}
 
     return [
-        *(run(kernels, SHAPES[kernels], removed) for removed, kernels in NEEDS.items()),
-        run(Kernels.ROW, GROUPED, "one window a pass"),
+        *(run(kernels, SHAPES[kernels], name, SAFEGUARDS[name]) for name, kernels in NEEDS.items()),
+        run(Kernels.ROW, GROUPED, "one window a pass", EdgeScheduler),
     ]
 
 
