@@ -9,10 +9,10 @@ from flashedge.cli import output
 from flashedge.cli.chat.conversation import Conversation, edit_lines
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, read_chat
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.solve.strategy_flags import check_finite, complete_strategy
+from flashedge.cli.solve.strategy_flags import check_finite, complete_strategy, parse_strategy_flags
 from flashedge.client.words import format_duration
 from flashedge.config import load_config
-from flashedge.errors import ConfigError, RequestError
+from flashedge.errors import ConfigError, RequestError, StoreError
 from flashedge.models.registry import find_pair
 
 EPILOG = """\
@@ -69,6 +69,8 @@ def chat(
     Type /help in the chat for its commands. By default the last 200 conversations are kept.
     """
     check_finite("temperature", temperature)
+    if search not in ("off", "none"):
+        parse_strategy_flags(search, None)  # a wrong name is refused before a daemon starts
     if conversation is not None and not resume:
         raise RequestError(
             f"{conversation!r} is the id of a conversation only after --continue",
@@ -119,7 +121,7 @@ def list_chats(chats: SavedChats) -> None:
     for path in chats.list():
         try:
             opening, turns, _ = read_chat(path)
-        except ConfigError as error:
+        except (ConfigError, StoreError) as error:
             rows.append((path.stem, None, None, None, str(error)))
             continue
         age = format_duration(time.time() - turns[-1].at) if turns else None

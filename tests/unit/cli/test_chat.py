@@ -63,6 +63,11 @@ def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaem
     assert "● 0.90" in talk("what is 12 + 7?\n/tree\n", "--search", "beam-2").out
 
 
+def test_a_wrong_search_starts_no_daemon(talk: Talk, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("flashedge.cli.chat.command.connect_ready", None)
+    assert "did you mean 'beam'?" in talk("", "--search", "beem-4", code=2).err
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [

@@ -160,6 +160,9 @@ def test_a_damaged_line_is_named(talk: Talk, cli: Cli, damage: bytes) -> None:
     damaged = f"error: {path}, line 2 is damaged\n  remove the line\n"
     assert talk("three\n", "--continue", code=2).err == damaged
     assert "line 2 is damaged" in cli.ends(0, "", "chat", "--list").out
+    (unreadable := folder() / "folder.jsonl").mkdir()
+    assert "can't read" in cli.ends(0, "", "chat", "--list").out
+    unreadable.rmdir()
     path.write_bytes(damage + b"\n" + first)
     assert f"{path}, line 1 is damaged\n  remove the file" in talk("", "--continue", code=2).err
 
