@@ -88,7 +88,7 @@ def ls(
     for p in found:
         licences = dict.fromkeys(p[role]["license"] or "?" for role in ("generator", "verifier"))
         licence = None if p["is_bundled"] else " + ".join(licences)
-        card = p["smallest_card"] or "larger"
+        card = p["smallest_card"] or ("?" if p["needed_bytes"] is None else "larger")
         rows.append((p["name"], _format_missing(p), card, licence, p["description"]))
     columns = ("pair", "to pull", "card", "licence", "description")
     output.print_table(columns, rows, "no pairs")
@@ -254,7 +254,7 @@ def _describe_memory(pair: Pair, config: Config) -> str:
 
 
 def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
-    """Download from the Hugging Face hub.
+    """Download a model from the Hugging Face hub, and return its folder.
 
     Raises DaemonError within seconds when the hub can't be reached, CheckpointError, ConfigError.
     """
@@ -293,18 +293,19 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
 
 
 def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
-    """Copy from a hub cache or a plain model folder. A copy that fails leaves no part behind.
+    """Copy a model from a hub cache or a plain model folder, and return the copy's folder. A copy
+    that fails leaves no part behind.
 
-    Raises CheckpointError when the folder doesn't hold the model or the model is broken, and
-    ConfigError when the copy can't be written.
+    Raises CheckpointError when `source` doesn't hold the model, the model is broken or a file can't
+    be copied, and ConfigError when the disk has no room or the cache can't be changed.
     """
     found = _find_in_folder(spec, source)
     check_model(found, spec)
     hub = locate_hub(config)
     top = _locate(spec, hub)
     revision = spec.revision or "main"
-    in_cache = found.parent.name == "snapshots"
-    commit = found.name if in_cache else (revision if revision != "main" else "local")
+    is_in_cache = found.parent.name == "snapshots"
+    commit = found.name if is_in_cache else (revision if revision != "main" else "local")
     to = top / "snapshots" / commit
     try:
         if found.resolve() == to.resolve():

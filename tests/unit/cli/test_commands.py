@@ -448,7 +448,7 @@ def hub(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
-def test_models_ls_and_show(cli: Cli) -> None:
+def test_models_ls_and_show(cli: Cli, monkeypatch: Patch) -> None:
     done = cli("models", "ls", "--json")
     pairs = {p["name"]: p for p in json.loads(done.out)}
     assert pairs[PAIR]["local"] is False
@@ -464,6 +464,8 @@ def test_models_ls_and_show(cli: Cli) -> None:
     for said in ("licence skywork", f"not on this machine: flashedge models pull {PAIR}"):
         assert said in cli("models", "show", PAIR).out
     assert cli("models", "show", "nope").code == 2
+    monkeypatch.setattr("flashedge.cli.models._find_card", lambda pair, config: (None, None))
+    assert cli("models", "ls").out.splitlines()[1].split()[2] == "?", "its shape is unknown"
 
 
 @pytest.mark.parametrize("inside", [".", "..", f"models--{SKYWORK.replace('/', '--')}"])
