@@ -27,9 +27,9 @@ from flashedge.answers.spelling import capitalize_option, normalize
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
 """The kinds of answers that a run may have. Answers of the kind `boxed` are compared by tests 1 to
-4, `text` by test 5 or 6, and `whole` as whole texts. Of the kind `json`, answers that begin as JSON
-and the tool calls of others are compared in one spelling (`structured.write_canonically`), without
-any reasoning before a call. The rest are compared by their boxes, or else as whole texts."""
+4, `text` by test 5 or 6, and `whole` as whole texts. Answers of the kind `json` that begin as JSON
+or hold a tool call are compared in one spelling (`structured.write_canonically`); text before the
+call is dropped. The others of this kind are compared by their boxes, or else as whole texts."""
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
 _FUNCTIONS = re.compile(
     r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"

@@ -80,7 +80,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def _find_name(text: str, box: Box) -> tuple[str, int]:
-    """The name of a box, empty if it has none, and where the box begins with it."""
+    """(name, start): the name before a box, or "", and the index where the name or box begins."""
     match = _NAME.search(text, max(0, box.start - _NAME_WINDOW), box.start)
     return (match[1], match.start()) if match else ("", box.start)
 
@@ -133,7 +133,7 @@ _DENIES = re.compile(r"(?:not|wrong|incorrect|correct|accurate|that|to)\b", re.I
 
 
 def find_named_answer(text: str) -> str | None:
-    """The answer that a text names last, in a tag or else in a line. Linear in its length."""
+    """The answer that a text names last, in a tag or else in a line; None if it names none."""
     tagged = [answer for tag in _TAG.finditer(text) if (answer := _read_answer(tag[1]))]
     if tagged:
         return tagged[-1]

@@ -67,9 +67,9 @@ async def group_answers(
     texts: TextGroups,
     call_marks: Sequence[str] = (),
 ) -> tuple[Mapping[NodeId, str | None], bool]:
-    """Extract the answer of each path and group equal ones. Returns for each node the answer
-    of its group's lowest node, or None where the path has no answer, and whether the answers are
-    named ones, because no path has a box.
+    """Extract the answer of each path and group equal ones. Returns (answers, is_unboxed): for each
+    node the answer of its group's lowest node, or None where the path has no answer; and whether
+    the answers are only named (`extraction.find_named_answer`), because no path has a box.
 
     paths: the step texts of each finished path. kind: one of `equality.ANSWER_KINDS`. call_marks:
     see `structured.list_call_marks`.

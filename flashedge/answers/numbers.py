@@ -71,7 +71,7 @@ def parse_number(normalized: str) -> Fraction | None:
 
 
 def parse_words(text: str) -> int | None:
-    """The value of a number in English words: "twenty-one", "five million"."""
+    """The value of a number in English words, "five million"; None for anything else."""
     words = text.casefold().replace("-", " ").split()
     if not words or not all(w == "and" or w in CARDINALS or w in SCALES for w in words):
         return None

@@ -1,9 +1,9 @@
 r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{2}` and `1/2`.
 
 Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
-and trailing zeros, and the unit after a number is dropped, `%` too. An option becomes its letter.
-No operator is dropped but the plus sign of a number. Ref: the ideas of MATH's `strip_string` (arXiv
-2103.03874). Departure: `normalize` is idempotent.
+and trailing zeros, and the unit after a number is dropped, `%` too. A multiple-choice option
+becomes its letter. No operator is dropped but the plus sign of a number. Ref: the ideas of MATH's
+`strip_string` (arXiv 2103.03874). Departure: `normalize` is idempotent.
 """
 
 import functools

@@ -34,7 +34,7 @@ ALPHA = 0.05
 """Error probability of the one-sided bounds."""
 _Z_ONE_SIDED = 1.6448536269514722  # the normal quantile of 1 - ALPHA
 _Z_TWO_SIDED = 1.96  # the normal quantile of 97.5 %
-_HALVINGS = 50  # of an interval of length 1, down to 1e-15
+_HALVINGS = 50  # of an interval of length 2 at most, down to 2e-15
 
 
 # ---------------------------------------------------------------- replay
@@ -232,11 +232,8 @@ class Comparison:
         differs. Ref: Agresti and Min 2005 (paired proportions, half a run added to each cell)."""
         runs = self.runs + 2
         middle = (self.gained - self.lost) / runs
-        half = (
-            _Z_TWO_SIDED
-            * math.sqrt((self.gained + self.lost + 1) / runs - middle**2)
-            / math.sqrt(runs)
-        )
+        differing = self.gained + self.lost + 1
+        half = _Z_TWO_SIDED * math.sqrt(differing / runs - middle**2) / math.sqrt(runs)
         return max(-1.0, middle - half), min(1.0, middle + half)
 
     @property
@@ -260,7 +257,7 @@ class Choice:
     rule must beat it, since a user gets it by asking for fewer paths. Ref: arXiv 2412.20993 App.
     F.2 (1)."""
     frontier: tuple[Comparison, ...]
-    """The rules of which no other has both fewer tokens and more accuracy, by rising tokens."""
+    """The rules that are more accurate than all that cost as much or less, by rising tokens."""
     even: tuple[Comparison, ...]
     """The even policy: runs with smaller caps and without a rule, by rising cap."""
 
@@ -366,8 +363,8 @@ def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
 
 
 def keep_pareto_front(points: Iterable[Comparison]) -> tuple[Comparison, ...]:
-    """Keep the points of which no other has both fewer tokens and more accuracy, by rising
-    tokens."""
+    """Keep the points that are more accurate than all that cost as much or less, by rising
+    tokens. Of equal points the first is kept."""
     kept: list[Comparison] = []
     for point in sorted(points, key=lambda p: (p.tokens, -p.accuracy)):
         if not kept or point.accuracy > kept[-1].accuracy:

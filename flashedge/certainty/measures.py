@@ -17,7 +17,7 @@ MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What is measured of a run at one of its moments. Ref: arXiv 2412.20993 App. D.1."""
+    """What is measured of a run at one moment. Ref: arXiv 2412.20993 App. D.1."""
 
     progress: int
     """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""

@@ -41,8 +41,8 @@ RTX_4090 = Device(
 
 
 class CostCurve(Protocol):
-    """Times never fall as an argument grows. The batch is the last argument, because one search
-    asks for many batches of the same paths."""
+    """Times never fall as an argument grows. The methods return functions of the batch, since a
+    caller tries many batches of the same paths."""
 
     def decode_at(self, context: float) -> BatchTime:
         """Seconds of one engine step that adds a token to each path, after `context` tokens."""

@@ -5,7 +5,8 @@ window is computed by a pass of T * G rows, so the order of every sum depends on
 token's place in its window depends on its position only, not on where the prompt ends or on what
 was rolled back.
 
-All other requests wait during a pass, so at most one pass comes between two of their steps.
+All other requests wait during a pass. For their sake, at most one pass comes between two shared
+steps.
 
 Ref: arXiv 2601.17768 §4. Departures: ADR 20.
 """

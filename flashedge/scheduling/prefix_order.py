@@ -22,9 +22,10 @@ def order_by_prefix(paths: Paths) -> Order:
 
 
 def order_by_sweep(paths: Paths) -> Order:
-    """Order by prefix, and reverse the order at every other depth. The paths that ran last continue
-    first, while their KV is still cached. Without the reversal, an LRU cache that is too small for
-    a level evicts each path just before it is needed."""
+    """Order by prefix, and reverse the order where the longest path has an odd number of symbols:
+    at every other level, if symbols are nodes. So the paths that ran last continue first, while
+    their KV is cached. Otherwise an LRU cache that is too small for a level evicts each path just
+    before it is needed."""
     order = order_by_prefix(paths)
     return order[::-1] if max(map(len, paths), default=0) % 2 else order
 

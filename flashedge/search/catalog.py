@@ -111,7 +111,7 @@ def check_judges(strategy: str, judges: Judges) -> None:
         )
 
 
-def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
+def _check_name(name: str, given: str, programs: Collection[str]) -> str:
     if name not in STRATEGIES and name not in programs:
         known = [*STRATEGIES, *sorted(programs)]
         close = difflib.get_close_matches(name.lower(), known, n=1)
@@ -184,7 +184,8 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
         "tv_delta": _Option(float, 1e-9, 0.999),
     },
 }
-"""By strategy and option. The fields of the strategies' classes say what the options mean."""
+"""By strategy and option. The fields of the strategies' classes say what the options mean. The
+upper bounds of counts are far above useful values, and only catch slips."""
 
 
 def _check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:

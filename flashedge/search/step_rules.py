@@ -42,7 +42,7 @@ class BoundaryRule:
     """Detects the end of a step from token ids alone. Built once per tokenizer; can be pickled."""
 
     holds: frozenset[int]
-    """Ids whose text contains a blank line."""
+    """Ids that end a step by themselves: their text contains a blank line, or is a marker word."""
     closes: frozenset[int]
     """Ids whose text ends with a newline."""
     opens: frozenset[int]

@@ -42,7 +42,7 @@ def child_seed(parent_seed: int, depth: int, index: int) -> int:
 class NodeStatus(StrEnum):
     GENERATING = "generating"
     GENERATED = "generated"
-    ACTIVE = "active"  # scored, may be continued
+    ACTIVE = "active"  # may be continued
     PRUNED = "pruned"
     DUPLICATE = "duplicate"  # its path has the same text as another one of its level
     COMPLETE = "complete"  # the path ends here
@@ -73,11 +73,16 @@ class Node:
     status: NodeStatus
     segment: Segment | None = None
     scores: tuple[float, ...] | None = None
-    """(num_steps,) in [0, 1]. None until scored."""
+    """As in `base.Scored`. None until scored."""
     answer: str | None = None
     """The representative of the path's answer cluster, once answers are grouped."""
     path_tokens: int = 0
     """Generated tokens from the root through this segment. 0 until generated."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the segment. 0 without one."""
+        return 0 if self.segment is None else len(self.segment.token_ids)
 
 
 # ---------------------------------------------------------------- storage
@@ -106,8 +111,6 @@ class Vector(Generic[T]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Vector) and self._chunks == other._chunks
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __iter__(self) -> Iterator[T]:
         for chunk in self._chunks:
@@ -181,7 +184,7 @@ class Nodes(Mapping[NodeId, Node]):
         family: dict[int, tuple[NodeId, ...]] = {}
         for node in changed:
             before = self._nodes[node.id] if node.id < size else None
-            tokens += _length(node) - (_length(before) if before else 0)
+            tokens += node.num_tokens - (before.num_tokens if before else 0)
             if before is None:
                 family[node.id] = ()
                 if node.parent is not None:
@@ -193,10 +196,6 @@ class Nodes(Mapping[NodeId, Node]):
         made._children = self._children.update(sorted(family.items())) if family else self._children
         made.tokens = tokens
         return made
-
-
-def _length(node: Node) -> int:
-    return len(node.segment.token_ids) if node.segment else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

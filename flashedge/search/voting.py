@@ -236,9 +236,9 @@ class Search(ABC, Generic[S]):
         return state.complete
 
     def combine_rewards(self, rewards: Iterable[float]) -> float | None:
-        """Certainty by the scores of the measured paths: their maximum, but the mean in MCTS. A
-        score is on the scale of one step's score, which the thresholds of the paper have. Ref:
-        arXiv 2412.20993 §3.1, App. B.1, which does not cover beam search and best-of-n."""
+        """Certainty by the scores of the measured paths: their maximum, but the mean in MCTS.
+        Each is on the scale of one step's score, like the paper's thresholds. None without scores.
+        Ref: arXiv 2412.20993 §3.1, App. B.1, which does not cover beam search and best-of-n."""
         return max(rewards, default=None)
 
     def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
@@ -326,7 +326,7 @@ class Search(ABC, Generic[S]):
         return self._use_clusters(replace(state, phase=Phase.CHECK))
 
     def remember_checkpoint(self, state: S) -> S:
-        """Without a policy: remember this point for the end of the run."""
+        """Note this point of a run that has no policy, to take its checkpoint at the end."""
         full = len(state.pending_checkpoints) >= MAX_PENDING
         if self.policy is not None or not state.complete or full:
             return state

@@ -52,7 +52,8 @@ class EmbeddingGroups:
     def __init__(
         self, folder: Path, threshold: float, *, command: Sequence[str] | None = None
     ) -> None:
-        """folder: of `resolve_model`. threshold: the least cosine. command: starts the worker."""
+        """folder: of `resolve_model`. threshold: the least cosine. command starts the worker;
+        None runs this module."""
         module = "flashedge.answers.workers.embedding_groups"
         own = (sys.executable, "-P", "-m", module, str(folder), str(threshold))
         environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,7 +1,7 @@
 """Compares the values of formulas exactly, in the worker of `mathematics` only.
 
-math-verify compares floats: values that underflow, or agree in 15 digits, are equal to it. Here a
-value is rational or algebraic, and its digits serve only to show that two values differ.
+math-verify compares floats: values that underflow, or agree in 15 digits, are equal to it. Here
+values stay exact. Their digits show that two values differ, or that one is the other one rounded.
 """
 
 from functools import partial

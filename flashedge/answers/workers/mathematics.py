@@ -17,12 +17,12 @@ from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.types import NodeId
 
-# All chosen by hand. Ten times more would let one strange answer hold up a run for minutes or the
-# machine's memory for good; a tenth would call equal formulas different.
+# All chosen by hand. Ten times more would let one strange answer hold up a run for minutes or fill
+# the machine's memory; a tenth would call equal formulas different.
 LIMIT_S = 3.0  # of one comparison
 GRACE_S = 2.0  # beyond the limit, after which the worker counts as hung
 MAX_STRIKES = 3  # late comparisons, after which an answer is not compared any more
-MAX_LENGTH = 500  # characters of a formula; longer ones are compared by spelling alone
+MAX_LENGTH = 500  # characters of a formula; longer ones are never given to the worker
 MAX_COMPARISONS = 1000  # of one grouping, since n answers can need n² of them
 MAX_CACHED = 100_000  # pairs
 MEMORY_BYTES = 4 << 30  # of the worker, since sympy can ask for all there is
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 class MathGrader:
     """Groups equal answers. The groups depend only on the answers and their node ids, unless a
-    comparison takes longer than `limit_s` or no worker starts: then both answers are different."""
+    comparison takes longer than `limit_s` or no worker starts: then the two count as different."""
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
         """limit_s: of one comparison. command starts the worker; None runs this module."""

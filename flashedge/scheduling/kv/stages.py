@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from flashedge.scheduling.costs import CostCurve
-from flashedge.search.tree import Node, NodeStatus, Tree
+from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import Granularity
 
 FIRST_STEP_TOKENS = 64
-"""Assumed length of a step before the tree has one. Chosen by hand: a step of a tenth would make
-decoding look almost free, and one of ten times as many tokens would hide the verifier's work."""
+"""Assumed length of a step before the tree has one. Chosen by hand: 6 would make decoding
+look almost free, and 640 would hide the verifier's work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +53,8 @@ def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload
     parents = [node.parent for node in growing if node.parent is not None]
     total = sum(prompt_tokens + tree[parent].path_tokens for parent in parents)
     ancestors = {at.id: at for parent in set(parents) for at in tree.path(parent)}
-    live = prompt_tokens + sum(_count_tokens(node) for node in ancestors.values())
-    steps = [_count_tokens(node) for node in tree.nodes.values() if node.segment is not None]
+    live = prompt_tokens + sum(node.num_tokens for node in ancestors.values())
+    steps = [node.num_tokens for node in tree.nodes.values() if node.segment is not None]
     first = step.max_tokens // 2 if step.to_end else FIRST_STEP_TOKENS
     mean = round(sum(steps) / len(steps)) if steps else first
     return _build_workload(len(growing), total, live, max(1, min(mean, step.max_tokens)))
@@ -82,10 +82,6 @@ def _build_workload(paths: int, total_tokens: int, live_tokens: int, step_tokens
         live_tokens=max(context, min(live_tokens, paths * context)),
         step_tokens=step_tokens,
     )
-
-
-def _count_tokens(node: Node) -> int:
-    return 0 if node.segment is None else len(node.segment.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,8 +46,8 @@ STEPS = 4
 outputs would stay near the average of other prompts; with forty, each run would cost more time."""
 SCALE = 0.7
 """Scale of a log-t over the standard deviation of ln X: between 0.65, which has its variance, and
-0.9, which has its quartiles. Chosen with KEPT_RUNS to LATE_PRIOR by
-`scripts/bench/lengths/prediction_error.py`."""
+0.9, which has its quartiles. This and the constants from KEPT_RUNS to LATE_PRIOR were chosen by the
+errors that `scripts/bench/lengths/prediction_error.py` measures."""
 
 
 @dataclass(frozen=True, slots=True)

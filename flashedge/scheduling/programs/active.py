@@ -8,8 +8,9 @@ The order:
 4. by the policy's score, then by arrival, then by key. For batch work the score is left out, since
    its results are read in the order of arrival.
 
-Within 2 and 3 clients take turns before 4 counts: the client that was served the fewest tokens goes
-next, so that an agent with a hundred problems does not keep a person with one problem waiting.
+Among programs that are equal by 2 and 3, clients take turns before 4 counts: the client that was
+served the fewest tokens goes next, so that an agent with a hundred problems does not keep a person
+with one problem waiting.
 
 Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4; the virtual token counter of arXiv
 2401.00588, on whole programs.

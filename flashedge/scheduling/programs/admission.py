@@ -74,7 +74,7 @@ def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool
 
 
 def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
-    """The batch up to which each doubling raises the tokens a second by `LEAST_GAIN`."""
+    """The batch up to which each doubling raises the tokens a second by at least `LEAST_GAIN`."""
     batch = 1
     while batch < max_batch:
         larger = min(2 * batch, max_batch)
@@ -87,8 +87,8 @@ def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
 
 class KvShares:
     """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1]. Paths
-    share their beginnings, and pruned ones are dropped: a beam search holds about a third of what
-    as many whole paths would. The share is measured on runs that finish; until then it is 1."""
+    share their beginnings, and pruned ones are dropped. The share is measured on runs that finish;
+    before the first one it is 1."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """Estimates for users, about runs and programs that are not over: their place in the queue, their
 predicted lengths, and when they start.
 
-Started runs share the generator's speed, each by the number of its sequences, since a batch draws
-all of its sequences equally fast. As many are assumed to run at once as now: when one is over, the
+Started runs share the generator's speed in proportion to their sequences, since a batch draws all
+of its sequences equally fast. As many are assumed to run at once as now: when one is over, the
 next waiting run starts. That ignores that two small runs may fit where one large run was.
 """
 
@@ -19,7 +19,8 @@ MEMORY_S = 20.0
 """Seconds with running searches after which the weight of measured tokens is 1/e. Chosen by hand:
 with 2 s one slow level would change all estimates; with 200 s they would lag behind the load."""
 LEAST_S = 0.5
-"""How long searches must have run before their speed counts as known."""
+"""How long searches must have run before their speed counts as known. Chosen by hand: after 0.05 s
+one step would decide; with 5 s the first runs would have no estimate."""
 
 Speed = Callable[[int], float]
 """Takes the sequences of a batch. Returns the tokens a second of the whole batch."""

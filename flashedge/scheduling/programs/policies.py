@@ -6,7 +6,7 @@ A policy gives each program a score, and the lowest goes first.
 |---|---|
 | fcfs | the one that arrived first: the baseline |
 | gang | the one that arrived first, with all its requests together: gang scheduling alone |
-| shortest | the one with the least expected work (SEPT; with point predictions SSJF) |
+| shortest | the one with the least expected work (shortest expected processing time) |
 | tie | the one with the least expected work and tail risk, by an adaptive weight |
 
 The default is `shortest`: in simulation no other policy has a lower mean latency, and `tie` has a
@@ -85,7 +85,7 @@ class Policy(Protocol):
 @dataclass(frozen=True, slots=True)
 class FirstCome:
     """Orders by the program's arrival. Under `fcfs` engines keep the order in which single requests
-    came; under `gang` they follow this one."""
+    came; under `gang` they follow the order of the programs."""
 
     def score(self, now: Queued) -> Floats:
         return -now.waited_s

@@ -1,11 +1,11 @@
-"""Divides a number of rollouts among the runs that may be boosted.
+"""Divides M rollouts among the runs that may be boosted.
 
-The score of a run, by which its degree of parallelism (DOP) is chosen, is
+The score of a run, which decides how many it may have in flight, is
 
     S = log(1 + Δt) + β · [best reward / acceptance threshold > 0.9]
 
-The first term favours old runs, so that nothing starves; its logarithm keeps one of them from
-taking everything. The second favours runs that are about to end early.
+Δt is the run's age in seconds. The first term favours old runs, so that nothing starves; its
+logarithm keeps one of them from taking everything. The second favours runs that are near their end.
 
 Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: the paper's targets are at least 1
 each, so that their sum can exceed M; here it is at most M. No run gets more than it can use.

@@ -2,10 +2,10 @@
 
 The paper has a constant M. In one of its four configurations boosting made runs slower, because
 rollouts that were not needed kept others waiting. Here M is the number of rollouts with which the
-engines finish most rollouts a second, as long as
+engines finish the most rollouts a second, as long as
 
 - they fit into the free KV memory and the engine's batch
-- no sequence of anybody else becomes slower than without boosting by more than the margin
+- boosting slows down no sequence of other programs by more than the margin
 - the gain is worth the rollouts that will be cancelled.
 
 An extra rollout is assumed to branch, and to hold tokens, like the mean of those that may be added.
@@ -51,6 +51,7 @@ class RolloutCost:
         sequences of the generator, and the rollouts among them. branching: sequences of a
         rollout."""
         decode_s = self.generator.decode_at(self.context)
+        # A level lasts as long as its longest child; a mean child is taken to be half as long.
         pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
 
         def predict(sequences: int, rollouts: int) -> float:
@@ -100,7 +101,8 @@ class RolloutLimiter:
     0.02 these would stop all boosting, and with 2 they would take three times as long."""
     least_gain: float = 1.3
     """The least factor of rollouts a second for which rollouts are added. Above 1 it pays for those
-    that are cancelled when their run ends, and for costs that no curve shows."""
+    that are cancelled when their run ends, and for costs that no curve shows. With 1.25, boosting
+    made the mean latency of searches on one core 6 % longer."""
 
     def limit(
         self,
@@ -110,8 +112,8 @@ class RolloutLimiter:
         cost: RolloutCost | None,
     ) -> Limit:
         """Find M and the reason for it. cost: None where the device was not measured, which allows
-        one rollout for each run. A load only lowers M: where M is the number of runs with `IDLE`,
-        it is that with any load."""
+        one rollout for each run. A load only lowers M: if M is the number of runs under
+        `IDLE`, so it is under any load."""
         least = len(runs)
         growing = [run for run in runs if allocator.find_most(run) > 1]
         if load.has_waiting:

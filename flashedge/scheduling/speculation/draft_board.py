@@ -8,8 +8,7 @@ nor a clock, so the simulator and vLLM's scheduler share this class.
     plan = board.plan(view)                            before each engine step
     board.append(draft, token, logprob, finish)        a running draft drew a token
     draft = board.adopt(...)                           the next step is requested: go on from here
-    board.drop_unused(run, levels, seeds)              what follows these levels is known:
-                                                       forget the rest
+    board.drop_unused(run, levels, seeds)              what follows is known: forget the rest
 """
 
 from collections.abc import Collection, Iterable, Iterator

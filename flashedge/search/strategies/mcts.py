@@ -276,10 +276,9 @@ class Mcts(Search[MctsState]):
         tree = state.tree
         children = tree.list_kept(node)
         segments = [child.segment for child in children if child.segment is not None]
-        uniform = self.prior == "uniform"
         count = len(children)
-        priors = (1.0 / count,) * count if uniform else compute_priors(segments)
-        tokens = sum(len(s.token_ids) for child in nodes if (s := tree[child].segment) is not None)
+        priors = compute_priors(segments) if self.prior != "uniform" else (1.0 / count,) * count
+        tokens = sum(tree[child].num_tokens for child in nodes)
         known = state.statistics
         changes = {child: replace(known[child], is_closed=True) for child in nodes}
         for child, share in zip(children, priors, strict=True):

@@ -20,6 +20,7 @@ from flashedge.certainty.measures import (
     pick_settled_answer,
 )
 from flashedge.certainty.policies import Reason
+from flashedge.errors import RequestError
 from flashedge.search.base import Command, Finish, Probe, ProbeResult, Result
 from flashedge.search.tree import ROOT, NodeStatus, Tree, mix64
 from flashedge.search.voting import BUDGET, Phase, Search, SearchState
@@ -78,6 +79,10 @@ class ProbedCot(Search[ProbedState]):
     """Above 0, the rule of App. E is measured too. See `measures.has_settled`."""
     tv_delta: float = 0.05
     """The chance with which that rule may fail (see `measures.count_needed_probes`)."""
+
+    def __post_init__(self) -> None:
+        if 0 < self.tv_epsilon < 1e-6:  # the probes it needs would exceed 64 bits
+            raise RequestError("option tv_epsilon must be 0 or at least 1e-6", param="options")
 
     # ------------------------------------------------------------ ask and tell
 

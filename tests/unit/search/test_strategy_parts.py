@@ -97,6 +97,7 @@ def test_options_reach_their_search() -> None:
         ("probed_cot", {"window": 0}),
         ("probed_cot", {"beside": 1}),
         ("probed_cot", {"suffix": ""}),
+        ("probed_cot", {"tv_epsilon": 1e-9}),
     ],
 )
 def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> None:
