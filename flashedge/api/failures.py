@@ -15,8 +15,8 @@ from starlette.routing import Match
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 RETRY_AFTER_S = 2
-"""When a client may ask again after a 503, unless the queue is full. Chosen by hand: small pairs
-load in seconds, and asking more often would not make them faster."""
+"""When a client may retry after a 503, unless the queue is full. Chosen by hand: small
+pairs load in seconds, so with 20 s a client would wait for a pair that is ready."""
 
 
 class Refusal(RequestError):
@@ -101,7 +101,7 @@ async def handle_error(request: Request, error: Exception) -> Response:
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
-    """Errors of the router: an unknown path, or a method that is not allowed."""
+    """Answer errors of the router: an unknown path, or a method that is not allowed."""
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
         error.headers = {**(error.headers or {}), "Allow": ", ".join(list_methods(request))}
@@ -124,7 +124,7 @@ def list_methods(request: Request) -> list[str]:
 
 
 async def handle_bad_parameter(request: Request, error: Exception) -> Response:
-    """A query or path parameter with a wrong value."""
+    """Answer a query or path parameter with a wrong value."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])

@@ -88,7 +88,7 @@ def models_router(pairs: ServablePairs) -> APIRouter:
     @router.get("/models")
     @router.get("/v1/models")
     def models() -> Response:
-        """Each pair alone, and with each strategy, which a number of paths may follow: beam-16."""
+        """Each pair alone, and with each strategy. A number of paths may be added: beam-16."""
         # in a thread, since it looks for the files of every pair
         data = []
         for pair in map(pairs.find, pairs.list_names()):
@@ -106,7 +106,7 @@ def models_router(pairs: ServablePairs) -> APIRouter:
         pair = pairs.find(model and ModelName.parse(model).pair)
         settings = {"n_ctx": pair.generator.max_model_len}
         found = {"default_generation_settings": settings, "total_slots": pairs.max_running}
-        return Json({**found, "model_path": pair.name})
+        return Json(found | {"model_path": pair.name})
 
     async def answer() -> Response:
         raise AssertionError("the protocol switch answers before any route")

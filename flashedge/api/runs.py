@@ -112,7 +112,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
 
     @router.post("/runs/{run_id}/repeat", status_code=202)
     async def repeat(request: Request, run_id: str) -> Response:
-        """Queue a run's request once more, with what was decided for it then, as a new run."""
+        """Queue a run's request once more, with the same early exit, as a new run."""
         spec = pin_early_exit(service.run(run_id).plan)
         async with service.use_pair(spec.pair):
             prompt_ids = spec.prompt_ids or await service.encode_prompt(spec)

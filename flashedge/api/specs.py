@@ -69,7 +69,7 @@ def parse_pair(model: str | None) -> str | None:
 
 
 def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
-    """`deterministic` counts where the body sets none. Raises RequestError for a wrong field."""
+    """`deterministic` applies where the body sets none. Raises RequestError for a wrong field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:

@@ -71,7 +71,7 @@ def system_router(service: Service) -> APIRouter:
     @router.get("/v1/status", responses={200: {"description": Status.__doc__, "content": schema}})
     async def status() -> Response:
         """Each pair with its engines and runs, and the programs with their places. The engines at
-        the top are those of the pair that was used last."""
+        the top are those of the pair that is being loaded or was used last."""
         now, pairs = service.health(), service.pairs()
         views = await _read_views(pairs)
         described = {name: _describe_pair(state, views[name]) for name, state in pairs.items()}

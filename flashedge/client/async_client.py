@@ -17,7 +17,7 @@ from flashedge.events import Event
 class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
     """Use as an async context manager, or call `close`."""
 
-    call_timeout_s = 10.0
+    call_timeout_s = 10.0  # the daemon answers in milliseconds; the dashboard shows it if not
     _connect = httpx.AsyncClient
     _http: httpx.AsyncClient
 

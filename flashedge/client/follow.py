@@ -106,9 +106,9 @@ async def follow(
 async def retry(
     call: Callable[[], Awaitable[T]], policy: RetryPolicy, on_loss: Callable[[], None] | None = None
 ) -> T:
-    """Return the result of `call`. Repeat it while the queue is full, without limit, and after a
-    DaemonError or EngineDead by `policy`, whose last failure is raised. `on_loss` is called at each
-    of these failures."""
+    """Return the result of `call`. Repeat it without limit while the queue is full. Repeat it by
+    `policy` after a DaemonError or EngineDead, and raise the last of them. `on_loss` is called at
+    each of these failures."""
     connection = Reconnection(policy)
     while True:
         try:

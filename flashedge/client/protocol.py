@@ -286,7 +286,7 @@ class Calls(Generic[Reply]):
 
     def _build_timeout(self, read_s: float | None) -> httpx.Timeout:
         """Build the timeout of a call that may wait `read_s` for its answer. None sets no limit."""
-        return httpx.Timeout(self.call_timeout_s, read=read_s)
+        return httpx.Timeout(self.call_timeout_s, connect=CONNECT_TIMEOUT_S, read=read_s)
 
     def status(self) -> Reply:
         return self._call("GET", "/v1/status")

@@ -223,7 +223,7 @@ class RunView:
 
 _GENERATED = ("tokens", "text", "scores", "score", "finish", "answer", "mean_logprob")
 _EMPTIED = MappingProxyType({f.name: f.default for f in fields(NodeView) if f.name in _GENERATED})
-"""What a node has of a segment that was cancelled."""
+"""The fields of a cancelled node, which keeps nothing of its segment."""
 
 
 def fold(view: RunView, items: Iterable[Numbered]) -> RunView:

@@ -7,9 +7,9 @@ own column, below its siblings. A chain of any depth takes one column.
     ├ ✗ step 2, pruned
     ├ ≡ step 2, a duplicate
     ● step 2
-    ├ ● step 3
-    │ ✓ step 4
-    └ ✗ step 3, pruned
+    ├ ✗ step 3, pruned
+    ● step 3
+    ✓ step 4
 """
 
 from collections.abc import Callable, Hashable, Mapping

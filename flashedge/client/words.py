@@ -39,7 +39,7 @@ def count_cut(result: Mapping[str, Any]) -> int:
 
 
 def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Say why a run ended without an answer, and what to do, which is empty if nothing helps."""
+    """Return (why a run ended without an answer, what to do or an empty text)."""
     completions = result.get("completions") or []
     cut = count_cut(result)
     if not completions and result.get("cut_by") == "deadline":

@@ -34,15 +34,14 @@ PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 """The command that runs a daemon. With -P a folder named flashedge where it starts is ignored."""
 
 CLI = "cli"  # the client name of the CLI's commands
-_POLL_S = 0.1
+_POLL_S = 0.1  # short enough to look immediate
 _SEE_LOG = "see its log: flashedge logs"
 
 
 def connect(config: Config, *, program: str | None = None) -> Client:
     """Connect to the running daemon. program: see `protocol.build_headers`. Raises DaemonError if
     none runs, RequestError for a bad name."""
-    url = _find_running(config).url
-    return Client(url, api_key=config.api_key, name=CLI, program=program)
+    return Client(_find_running(config).url, api_key=config.api_key, name=CLI, program=program)
 
 
 def connect_async(

@@ -71,7 +71,7 @@ def find_output_path(config: Config) -> Path:
 
 
 def find_kept_output_path(config: Config) -> Path:
-    """The output file before that: `control.start` and `bound_output` keep one."""
+    """The previous output file, which `control.start` and `bound_output` keep."""
     return find_output_path(config).with_suffix(".out.1")
 
 

@@ -51,7 +51,7 @@ def check_checkpoint(
 
 
 def check_embedder(path: Path) -> Path:
-    """Check a sentence-transformers folder with mean pooling, and return its encoder's folder.
+    """Check a sentence-transformers folder, which must pool by the mean. Returns the encoder's.
     Raises CheckpointError at the first thing that is wrong."""
     if not path.is_dir():
         raise CheckpointError(f"there is no model folder {path}")

@@ -83,7 +83,7 @@ _BY_FILES = ("source", "weights_bytes", "parameters", "architecture", "quantized
 _UNUSED = ("tool_parser", "reasoning_parser", "compact_json", "license")
 """Fields that are not part of the fingerprint, since runs do not use them."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
-"""Fields that are part of the fingerprint only if they are set, so that older ones stay valid."""
+"""Fields that only count if they are set: fingerprints made before they existed stay valid."""
 _SAMPLE_BYTES = 1 << 20
 """How much of each end of a weights file is hashed. Reading 15 GB can take minutes."""
 

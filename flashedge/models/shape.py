@@ -6,7 +6,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The figures of config.json that decide the memory of a model's engine. Where one of the last
-    three is None, a large model's is assumed (`engine_memory`)."""
+    three is None, that of a large model is assumed (`engine_memory`)."""
 
     layers: int
     heads: int

@@ -262,7 +262,7 @@ def drop_budgets(body: dict[str, Any]) -> None:
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> None:
-    """Lower each limit of tokens above `most`, the model's context, to it.
+    """Lower each limit of tokens that exceeds `most`, the length of the model's context.
 
     Coding agents ask any model for as many tokens as the largest model can write. vLLM's handlers
     would refuse that.

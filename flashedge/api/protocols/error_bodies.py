@@ -159,7 +159,7 @@ def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
-    """The event that ends a stream of messages or responses. number: of an event of responses."""
+    """The event that ends a stream. number: its sequence number, which only responses have."""
     inner = build_error(error)["error"]
     if path == MESSAGES:
         data = build_messages_error(inner, error.http_status)

@@ -51,7 +51,7 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
 
 
 def build_score_ask(body: ScoreBody, pair: Pair, *, deterministic: bool) -> ScoreAsk:
-    """`deterministic` counts where the body sets none. Raises RequestError for a wrong field."""
+    """`deterministic` applies where the body sets none. Raises RequestError for a wrong field."""
     if not body.problem.strip():
         raise RequestError("the problem is empty; give some text", param="problem")
     aggregate = "last" if body.aggregate is None else body.aggregate  # as in a search

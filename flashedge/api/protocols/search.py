@@ -87,7 +87,7 @@ class ProtocolSearch:
         tags: RequestTags,
         deterministic: bool = False,
     ) -> None:
-        """`deterministic` counts where the body sets none. Raises RequestError."""
+        """`deterministic` applies where the body sets none. Raises RequestError."""
         self.run_id = create_run_id()
         self.model: str = body["model"]
         self._service = service
@@ -179,8 +179,8 @@ class ProtocolSearch:
 
 
 def _refuse_budget(body: Mapping[str, Any], usual: int) -> None:
-    """Raises RequestError for a budget of thinking that a path could exceed. The one that agents
-    send leaves a single token for the answer, so it limits nothing.
+    """Raises RequestError for a budget of thinking that a path could exceed. Agents send one that
+    leaves a single token for the answer, so it limits nothing.
 
     usual: the most tokens of a path where the request sets no limit.
     """
@@ -292,7 +292,7 @@ def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
 def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool) -> bytes:
     """Put `flashedge` first in the JSON object of the whole body, or of the event with the mark.
 
-    It holds part of the result; GET /v1/runs/{run_id} has all.
+    `flashedge` holds part of the result; GET /v1/runs/{run_id} has all.
     """
     start = 0
     if is_stream:  # JSON has no line breaks, so this is where the event begins

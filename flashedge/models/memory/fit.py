@@ -26,7 +26,7 @@ KV_GRANULARITY_BYTES = 64 << 20
 """KV sizes are rounded down to a multiple of this, so that small changes of a card's free memory
 change no option."""
 SPARE_TOKENS = 64
-"""KV of an engine beyond its longest path: the partly filled block, and vLLM's null block."""
+"""Tokens of KV beyond an engine's longest path: the partly filled block, and vLLM's null block."""
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
@@ -142,7 +142,7 @@ def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | Non
 
 
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
-    """The pairs that fit unchanged. Unknown shapes and models that can't be spread do not fit."""
+    """The pairs that fit unchanged, without those of unknown shape or that can't be spread."""
     for pair in pairs:
         with suppress(ConfigError):
             if find_need(pair, config, place).fits(place):
@@ -237,13 +237,12 @@ def plan_memory(
             f"{pair.name} does not fit {place.name}: {describe_lack(need, place, missing)}",
             hint=suggest(pair, load_pairs(config).values(), place, config),
         )
-    kv_bytes = sizes[0] or 0, sizes[1] or 0
-    return MemoryPlan(kv_bytes=kv_bytes, need=need)
+    return MemoryPlan(kv_bytes=(sizes[0] or 0, sizes[1] or 0), need=need)
 
 
 def divide(room: int, least: Sequence[int]) -> list[int]:
     """Divide the bytes of a card among its engines. Each gets an equal part, or less if the others
-    need more for their `least`; rounded down, but at least its own `least`."""
+    need more for their `least`. A part is rounded down, but not below its own `least`."""
     parts = []
     for i, own in enumerate(least):
         later = least[i + 1 :]
