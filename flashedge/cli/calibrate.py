@@ -156,8 +156,7 @@ def calibrate(
         draw_plot(plot, build_frontier(choice), **LABELS, points=True)
         output.note(f"wrote {plot}")
     if as_json:
-        told = {"outcome": outcome, "saved": None if saved is None else str(saved)}
-        output.print_json({**made.to_json(), **told})
+        output.print_json({**made.to_json(), "outcome": outcome, "saved": saved and str(saved)})
     else:
         print_choice(made, choice, calibrator.compare(usual), better)
         if saved is not None:
@@ -417,8 +416,8 @@ def describe_rule(rule: Rule | None) -> str:
 
 
 def build_frontier(choice: Choice) -> Series:
-    """The plot's points (tokens of a run, accuracy). even: of all runs cut at one n, and of full
-    compute. rules: of those that no other rule beats. chosen: of the chosen rule."""
+    """The plot's series of points (tokens of a run, accuracy). `even` has one for each n at which
+    all runs are cut, and one for full compute. `rules` has the rules that no other rule beats."""
     chosen = choice.comparison
     return {
         "even": [(p.tokens, p.accuracy) for p in choice.even]

@@ -3,7 +3,6 @@
 A command is listed by its name and help alone, and imported from the checkout when it is typed.
 """
 
-import importlib
 import importlib.util
 import sys
 from pathlib import Path

@@ -139,7 +139,7 @@ def _point_codex(endpoint: Endpoint) -> Pointers:
 
 def _point_opencode(endpoint: Endpoint) -> Pointers:
     tokens = endpoint.context_tokens
-    limit = {"context": tokens, "output": tokens // 4}  # agents' prompts are longer
+    limit = {"context": tokens, "output": tokens // 4}  # an agent's prompt needs more
     models = {name: {"name": name, "limit": limit} for name in (endpoint.model, endpoint.pair)}
     config = {
         "model": f"flashedge/{endpoint.model}",

@@ -69,16 +69,13 @@ def build_text_column(template: str) -> TextColumn:
     return TextColumn(template, markup=False)
 
 
-# ---------------------------------------------------------------- stdout
-
-
 def say(text: str = "") -> None:
-    """Print a result for people. Control characters are shown in a pipe, too."""
+    """Print a result for people on stdout. Control characters are shown in a pipe, too."""
     print(show_literally(text), flush=True)
 
 
 def print_data(text: str, end: str = "\n") -> None:
-    """Print an answer or other data: raw in a pipe, with control characters shown on a terminal."""
+    """Print data on stdout, such as an answer. Control characters are shown only on a terminal."""
     is_terminal = sys.stdout.isatty()
     print(show_literally(text) if is_terminal else join_surrogates(text), end=end, flush=True)
 
@@ -128,9 +125,6 @@ def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
     print_table(columns, ([render(cell) for cell in row] for row in rows), empty)
 
 
-# ---------------------------------------------------------------- stderr
-
-
 def note(text: str) -> None:
     """Print a message on stderr."""
     _print_message(text, "dim")
@@ -164,9 +158,6 @@ def print_traceback(
     """Print the traceback of a bug of ours, with its control characters shown, since an exception's
     text may come from outside."""
     _print_message("".join(traceback.format_exception(kind, error, trace)))
-
-
-# ---------------------------------------------------------------- the whole command
 
 
 def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:

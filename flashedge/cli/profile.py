@@ -196,7 +196,7 @@ def _translate_errors(kind: type[FlashEdgeError]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _divert_output(path: Path) -> Iterator[TextIO]:
-    """Write what this process and its engines print to `path`. Yields the real stderr."""
+    """Let this process and its engines print into the file `path`. Yields the real stderr."""
 
     def flush() -> None:
         sys.stdout.flush()

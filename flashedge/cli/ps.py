@@ -29,7 +29,7 @@ def ps(as_json: Json = False) -> None:
     its answers or paths (half are longer than the median, a tenth longer than the tail), and when
     it is expected to start.
 
-    Exits 1 when no daemon runs, or when one has started and an engine is not ready or unloaded.
+    Exits 1 if no daemon runs, or if one has started and an engine is neither ready nor unloaded.
     """
     from flashedge.daemon import control as daemon_control
 

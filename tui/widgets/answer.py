@@ -27,7 +27,8 @@ CHOSEN = "★"
 
 LABEL, INTERIM = "Answer", "Best so far"
 _SHORT = 24
-"""Most characters of an answer beside its figures. A longer one has its own lines below them."""
+"""Most characters of an answer that stands beside its figures: with it, a line of 80 cells
+still holds the votes. A longer answer has its own lines below its figures."""
 
 
 class AnswerPanel(Panel):

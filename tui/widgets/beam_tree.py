@@ -100,8 +100,8 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the visible lines. Before, lay all out again if the tree's shape has changed, or if
-        its texts have since a layout FOLLOW_FRAMES ago: siblings with one text share a line."""
+        """Draw the visible lines, after a new layout if the tree's shape or its texts have changed
+        (`_has_new_texts`). Texts count because siblings with one text share a line."""
         run, selected = self._run, self.selected
         self._selected = selected
         self._best = frozenset(run.path(run.best))

@@ -50,14 +50,13 @@ class CertaintyPanel(Panel):
             drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
             head += wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
         levels = tally_levels(run)
+        end = _summarize(run, width) if known else []
+        room = height - len(head) - len(end)
         if len(known) > 1 or (known and not levels):
             self.retitle("Certainty over tokens")
-            end = _summarize(run, width)
-            return stack_lines(*head, *draw_chart(run, width, height - len(head) - len(end)), *end)
+            return stack_lines(*head, *draw_chart(run, width, room), *end)
         if levels:
             self.retitle("Scores by level")
-            end = _summarize(run, width) if known else []
-            room = height - len(head) - len(end)
             return stack_lines(*head, *draw_levels(levels, width, room), *end)
         self.retitle(TITLE)
         n = count_wanted_paths(run)
@@ -70,6 +69,7 @@ class CertaintyPanel(Panel):
 
 
 def _list_points(run: RunView) -> list[tuple[int, float]]:
+    """(tokens, certainty) pairs."""
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
 
 
@@ -137,8 +137,8 @@ def _summarize(run: RunView, width: int) -> list[Text]:
 
 def draw_levels(levels: tuple[ScoreTally, ...], width: int, height: int) -> list[Text]:
     """Draw a column for each level, with ◆ at its best score and ● at its mean, and then the last
-    level's figures. The axis ends at 1, and begins at the tenth below the lowest mean, or at 0.8 if
-    that is above it."""
+    level's figures. The axis ends at 1. It begins at the tenth below the lowest mean, but not above
+    0.8."""
     rows, room = max(height - 2, 1), width - _AXIS
     cells = min(max(room // len(levels), 1), 6)
     shown = levels[-(room // cells) :]

@@ -187,7 +187,7 @@ def _add_field(name: str, id: str, value: str, placeholder: str) -> ComposeResul
 def _build_option(name: str) -> Option:
     about = STRATEGIES.get(name, "a program of your own")
     text = Text.assemble(f"{name:<20} ", (about, DIM), no_wrap=True)
-    text.truncate(66, overflow="ellipsis")
+    text.truncate(66, overflow="ellipsis")  # a dialog's 72 cells, without frames and padding
     return Option(text, id=name)
 
 

@@ -12,10 +12,12 @@ from flashedge.tui.summary import DaemonStatus, EngineStatus
 from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, stack_lines, thin
 
 _QUIET = 0.05
-"""The KV memory has one line while both engines are ready and use less than this share of it."""
+"""The KV memory has one line while both engines are ready and use less than this share of theirs.
+Chosen by hand: at 0 a single block would open more lines; much higher, a busy engine would not."""
 
 _FULL = 0.8
-"""A small terminal shows the KV memory only if an engine uses this share of it, or is not ready."""
+"""A small terminal shows the KV memory only if an engine is not ready or uses this share of it.
+Chosen by hand: much lower, the tree would lose a line for nothing; near 1, it comes too late."""
 
 
 def build_machine_panels() -> tuple[Panel, ...]:
@@ -171,7 +173,8 @@ def _draw_used(label: str, part: float, figures: str, width: int, longest: int =
 
 
 def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[Text]:
-    """Draw a line for each card. The last line counts those that have no room."""
+    """Draw a line for each card, or one for all if `height` is 1. If some cards have no room, the
+    last line counts them."""
     if height < 2:
         figures = "  ".join(
             f"{_name_card(card)} {card.utilization:.0%}, memory {_compute_used_share(card):.0%}"

@@ -2,7 +2,7 @@
 
 No text acts on the dashboard: it is never markup, and its control characters are visible. Widgets
 show foreign text by `show_literally` and `show_in_line`, and titles as LiteralTitles. ActingFilter
-drops what one of them forgot.
+drops what a widget forgot.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -98,8 +98,8 @@ class Panel(LiteralTitles, Widget):
         text = show_text(self._draw_text(state, self.size.width, max(height, 1)))
         if text != self._text or text.spans != self._text.spans:
             before, self._text = self._text, text
-            grew = text.plain.count("\n") != before.plain.count("\n")
-            self.refresh(layout=grew)
+            is_resized = text.plain.count("\n") != before.plain.count("\n")
+            self.refresh(layout=is_resized)
 
     def on_resize(self) -> None:
         self.show(self._state)
@@ -127,7 +127,7 @@ def stack_lines(*parts: Text) -> Text:
     return text
 
 
-LABEL_CELLS = 11
+LABEL_CELLS = 11  # as many as the longest label, "Best so far"
 
 
 def label_line(label: str, *parts: str | Text) -> Text:

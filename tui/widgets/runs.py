@@ -29,7 +29,8 @@ STATUS = {
 }
 
 LEAST_PROBLEM = 28
-"""Least cells of a problem. Columns are left off for it, in the order of `_SPARE`."""
+"""Least cells of a problem, for which columns are left off in the order of `_SPARE`. Chosen by
+hand: much fewer hold too few words to tell problems apart, much more would leave no figures."""
 
 _COLUMNS = ("search", "progress", "tokens", "rate", "elapsed")
 _SPARE = ("rate", "search", "tokens")
@@ -37,7 +38,8 @@ _SPARE = ("rate", "search", "tokens")
 
 _GAP = 2
 _KEPT_BEGIN = 12
-"""Most cells of a problem's beginning that stay when its middle is left out."""
+"""Most cells of a problem's beginning that stay when its middle is left out. Chosen by hand: two
+words, so that LEAST_PROBLEM has room for the part that differs."""
 
 
 class RunList(LineList):

@@ -32,7 +32,8 @@ LEAST_PAUSE_S = 0.1
 """Least time between two drawings of a reply that grows. Chosen by hand: with a second the text
 would come in jumps, and nobody sees more than ten drawings a second."""
 DRAWING_SHARE = 0.2
-"""Largest share of the time that drawing may take: a long reply is drawn less often."""
+"""Largest share of the time that drawing may take: a long reply is drawn less often. Chosen by
+hand: with much more, drawing would hold up the pieces; with much less, the text would jump."""
 COMMANDS = """\
 /search [NAME|off]  answer by search: /search beam-16, /search best_of_n-8
 /seed [N|off]       sample with this seed
@@ -132,7 +133,8 @@ class Conversation:
             run(rest.strip())
 
     def set_search(self, text: str) -> None:
-        """Run `/search TEXT`, or only show the search. Raises NotFound, RequestError."""
+        """Choose the search `text`, or none for `off`, and show it. An empty text only shows it.
+        Raises NotFound, RequestError."""
         if text in ("off", "none"):
             self._search = None
         elif text:

@@ -31,8 +31,8 @@ _WORD = re.compile(r"\w+")
 
 
 def render_markdown(text: str) -> RenderableType:
-    """The text for rich to print: as Markdown, unless that would lose a word of it, as where a
-    table's row has more cells than its head."""
+    """The text for rich to print: as Markdown, unless that would lose a word of it, for example in
+    a table whose row has more cells than its head."""
     text = show_literally(text)
     shown = _Markdown(text)
     return shown if _WORD.findall(text) == _WORD.findall(shown.words) else Text(text)

@@ -235,7 +235,7 @@ def _check_driver(found: DriverReport | str | None) -> str:
     cuda = max(MIN_DRIVERS)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         cuda = int(importlib.metadata.version("nvidia-cuda-runtime").partition(".")[0])
-    for need in check_card(found, cuda):
+    if need := next(check_card(found, cuda), None):
         raise ConfigError(need.what, hint="; ".join(need.hints))
     assert isinstance(found, DriverReport), "check_card finds fault with a text"
     needed = f"CUDA {cuda} needs driver {MIN_DRIVERS[cuda]} or later"
@@ -334,7 +334,7 @@ def check_kv_memory(config: Config) -> str:
 
 
 def judge_profile(found: Profile) -> Found:
-    """The profile's figures; a warning if they are far below the data sheet, or with warnings."""
+    """The profile's figures, as a warning if they are far below the data sheet or have warnings."""
     from flashedge.cli.profile import format_rate
     from flashedge.profiler.gpu import compare_with_sheet
 

@@ -108,15 +108,14 @@ def score(
     texts = list(solutions or ())
     if file is not None:  # so the first argument is a solution
         texts = texts if problem is None else [problem, *texts]
-        problem = command.read_problem(None, file)
+        problem = None
     elif problem is None:
         raise RequestError(
             "there is no problem",
             hint="flashedge score PROBLEM SOLUTION, or flashedge score --file FILE SOLUTION",
             param="problem",
         )
-    else:
-        problem = command.read_problem(problem, None)
+    problem = command.read_problem(problem, file)
     if not texts and sys.stdin.isatty():
         raise RequestError(
             "there is no solution",
@@ -173,8 +172,7 @@ def score_file(
     asked = {**settings, "priority": BATCH_PRIORITY if priority is None else priority}
 
     async def work() -> None:
-        caller = daemon_control.connect_async(config, name=NAME, program=program)
-        async with caller as client:
+        async with daemon_control.connect_async(config, name=NAME, program=program) as client:
 
             async def score_one(record: SolutionRecord) -> None:
                 journal.append(await _score_record(client, record, asked))
@@ -256,10 +254,6 @@ async def _score_record(
         scored: dict[str, Any] = {"error": {"code": error.code, "message": str(error)}}
     else:
         left_out = ("index", "object")
-        scored = {
-            "scores": [
-                {name: value for name, value in one.items() if name not in left_out}
-                for one in found["data"]
-            ]
-        }
+        scores = [{k: v for k, v in one.items() if k not in left_out} for one in found["data"]]
+        scored = {"scores": scores}
     return SolutionRecord(id=record.id, fields={**fields, **scored})

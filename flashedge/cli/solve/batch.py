@@ -86,8 +86,7 @@ def solve_batch(
         """Raises KeyboardInterrupt after an interrupt."""
         grader = MathGrader()
         grade = compare_texts if settings.get("answers") in ("text", "whole") else grader.equal
-        connection = daemon_control.connect_async(config, name=NAME, program=program)
-        async with connection as client:
+        async with daemon_control.connect_async(config, name=NAME, program=program) as client:
             attempts = Attempts(
                 client,
                 journal.key,
@@ -120,8 +119,8 @@ def solve_batch(
 def check_files(source: Path, target: Path | None, jobs: int, *, example: str) -> Path:
     """The file of results. example: its name in a hint.
 
-    Raises RequestError for none or for a wrong number of jobs, ConfigError for the input file,
-    StoreError where the files can't be looked at.
+    Raises RequestError if `target` is None or `jobs` is out of range, ConfigError if it is
+    `source`, StoreError if the files can't be looked at.
     """
     if target is None:
         raise RequestError("--input needs --output", hint=f"add --output {example}", param="output")
@@ -152,7 +151,7 @@ def fill(
 
 @contextmanager
 def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
-    """After Ctrl-C no run begins, and those in flight may end. A second one cancels the task."""
+    """After Ctrl-C no run begins, and those in flight may end. A second Ctrl-C cancels the task."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     stops: list[asyncio.Task[None]] = []

@@ -205,7 +205,7 @@ def solve(
 
     The answer is printed on stdout, the growing tree and then the best path on stderr.
 
-    Without an answer the exit code is 1, and stdout stays empty, unless --json is given.
+    Without an answer the exit code is 1, and only --json prints anything on stdout.
     """
     strategy, n = flags.parse_strategy_flags(strategy, n)
     given = {

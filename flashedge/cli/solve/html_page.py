@@ -112,16 +112,16 @@ def _render_tree(view: RunView) -> Iterator[str]:
     """Nested <details>. Those of nodes that the search dropped are closed."""
     chosen = view.chosen
 
-    def children(node: NodeId) -> list[NodeView | str]:
+    def list_children(node: NodeId) -> list[NodeView | str]:
         return [view.nodes[child] for child in view.children.get(node, ())]
 
-    stack = children(ROOT)[::-1]  # nodes to draw, and end tags
+    stack = list_children(ROOT)[::-1]  # nodes to draw, and end tags
     while stack:
         node = stack.pop()
         if isinstance(node, str):
             yield node
             continue
-        below = children(node.id)
+        below = list_children(node.id)
         kinds = ["best"] if node.id in chosen else []
         kinds += ["dropped"] if node.status in DROPPED else []
         line = _render_line(node, node.id in chosen)

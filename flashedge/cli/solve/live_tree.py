@@ -1,7 +1,7 @@
 """A run's tree as something rich can print, cut to the height of the terminal."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,12 +12,7 @@ from flashedge.client.tree_lines import TreeLine, build_tree_lines
 from flashedge.client.words import describe_wait, format_count
 from flashedge.literal import show_in_line
 
-STYLES: Mapping[str, str] = {
-    "generating": "cyan",
-    "generated": "cyan",
-    "active": "white",
-    "complete": "green",
-}
+STYLES = {"generating": "cyan", "generated": "cyan", "active": "white", "complete": "green"}
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_TREE_LINES = 4
 """Lines of the tree that are shown even without room for them. Fewer would not show a branch."""
@@ -99,7 +94,7 @@ def _draw_tree(view: RunView, width: int, every_node: bool, depth: int | None) -
         return node.status in DROPPED and not (every_node and node.tokens)
 
     def group(node: NodeView) -> Hashable:
-        """What the nodes of a line share. A duplicate shares that of the sibling that was kept."""
+        """What the nodes of a line have in common. A duplicate joins the sibling with its text."""
         kept = _find_kept_twin(view, node)
         if is_dropped(node) and (every_node or kept is None or is_dropped(kept)):
             return "dropped"
@@ -152,7 +147,7 @@ def _draw_node(
 
 
 def _shorten_text(view: RunView, node: NodeView, room: int) -> str:
-    """The node's text cut to `room`, or the end of it while it grows."""
+    """The node's text cut to `room` characters. While it grows, its tokens and the text's end."""
     if node.text:
         words = show_in_line(node.text)
         return words if len(words) <= room else f"{words[: room - 1]}…"
@@ -180,7 +175,7 @@ def _draw_dropped(view: RunView, line: TreeLine) -> Text:
 
 def _draw_bar(score: float) -> Text:
     """A score as a coloured number with a small bar. The limits of the colours are chosen by hand:
-    they guide the eye, and no search uses them."""
+    much lower or higher ones would give nearly all nodes of a tree one colour."""
     style = "green" if score >= 0.7 else "yellow" if score >= 0.4 else "red"
     eighths = " ▏▎▍▌▋▊▉█"
     filled = _clamp(score) * 2

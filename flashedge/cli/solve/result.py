@@ -135,8 +135,8 @@ def draw_tree(
     """Draw a run on stderr if `show`. Yields `draw(view, is_last)`.
 
     On a terminal the tree grows in place. When the run is over, its status line is left, and below
-    it the tree if `whole`. Elsewhere only what is left is printed, if `off_terminal`, after a line
-    if the run has to wait.
+    it the tree if `whole`. Elsewhere these are printed at the end, if `off_terminal`, and before
+    them a line for a run that waits.
     """
     from flashedge.cli.solve.live_tree import render
 
