@@ -27,9 +27,6 @@ def measure(module: str) -> Any:
     return json.loads(run.stdout.splitlines()[-1])
 
 
-# ---------------------------------------------------------------- requests
-
-
 @pytest.fixture(scope="module")
 def found() -> Any:
     return measure("requests")
@@ -60,9 +57,6 @@ def test_candidates_were_rolled_back(found: Any) -> None:
 def test_each_safeguard_is_missed(found: Any, removed: str) -> None:
     rows = {row["removed"]: row for row in found["safeguards"]}
     assert rows[removed]["logprobs_differ"]
-
-
-# ---------------------------------------------------------------- searches, alone and beside load
 
 
 def test_the_flag_gives_the_same_trees_scores_and_choices() -> None:

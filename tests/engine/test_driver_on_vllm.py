@@ -126,9 +126,6 @@ async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Proble
     assert verifier.health().restarts == before.restarts + 1
 
 
-# ---------------------------------------------------------------- cancel
-
-
 async def test_cancels_leave_nothing(engines: Engines) -> None:
     """Ten in mid-decode and ten in mid-score, at random levels. Each run has a seed of its own and
     is hot: what the verifier scored before, it does not score again."""
@@ -163,9 +160,6 @@ async def test_cancels_leave_nothing(engines: Engines) -> None:
     assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome
 
 
-# ---------------------------------------------------------------- every strategy, and probes
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_every_strategy_answers(engines: Engines, problem: Problem, strategy: str) -> None:
     # hot, since MCTS completes fewer paths where all of them say the same
@@ -177,9 +171,6 @@ async def test_every_strategy_answers(engines: Engines, problem: Problem, strate
     assert outcome.finish.choice in {n.id for n in done}
     assert outcome.history
     assert (await drive(engines, spec)).outcome == outcome
-
-
-# ---------------------------------------------------------------- votes counted after every path
 
 
 BY_SCORE = replace(BEST, early_exit=ExitOptions())
@@ -205,9 +196,6 @@ async def test_the_tree_does_not_depend_on_the_load(
     assert (await drive(stock, specs[0])).outcome == alone[0].outcome
     assert 0 < cancelled < begun < spec.n * len(specs)
     await assert_idle(engines)
-
-
-# ---------------------------------------------------------------- parallel rollouts
 
 
 SWITCHED = {

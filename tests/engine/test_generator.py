@@ -52,9 +52,6 @@ async def test_the_generator_agrees_with_transformers(generator: VllmGenerator) 
         await compare_with_transformers(generator, problem, 256)
 
 
-# ---------------------------------------------------------------- packed log-probabilities
-
-
 async def collect(generator: VllmGenerator, request: Any, params: Any, pause_s: float) -> Any:
     """(token ids, packed log-probabilities, vLLM's own, outputs). The reader pauses after the
     first output, and vLLM joins what comes meanwhile."""

@@ -271,6 +271,3 @@ def build_request(rig: Rig, path: tuple[str, ...]) -> ScoreRequest:
     """A path's steps, or its whole text as one answer, as a search sends them."""
     steps = path if rig.case.judge is None else ("".join(path),)
     return ScoreRequest(problem=PROBLEM, steps=steps)
-
-
-# ---------------------------------------------------------------- best of 16 by an outcome model

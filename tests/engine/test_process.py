@@ -87,9 +87,6 @@ def list_processes() -> set[int]:
     return {each.pid for each in below if each.status() != psutil.STATUS_ZOMBIE}
 
 
-# ---------------------------------------------------------------- two that start in two threads
-
-
 DECODERS, APART_S, SLOWER_S = 12, 0.005, 0.0005
 
 

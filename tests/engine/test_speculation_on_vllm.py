@@ -188,9 +188,6 @@ async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem:
         assert (stock.token_ids, stock.finish) == (outcome.token_ids, outcome.finish)
 
 
-# ---------------------------------------------------------------- memory
-
-
 @asynccontextmanager
 async def quota(generator: VllmGenerator, blocks: int) -> AsyncIterator[None]:
     async with kept_budgets(generator):

@@ -92,9 +92,6 @@ def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(disk: Path, config: 
     assert "Traceback" not in find_log_path(config).read_text()
 
 
-# ---------------------------------------------------------------- an old store
-
-
 def test_the_commands_work_on_it(config: Config, tmp_path: Path) -> None:
     old = gzip.decompress((DATA / "store_schema_1.sqlite.gz").read_bytes())
     config.state_dir.mkdir(parents=True)

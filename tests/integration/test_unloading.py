@@ -89,24 +89,9 @@ def test_another_pair_is_loaded_on_demand(config: Config) -> None:
     """One at a time by default: the first one is unloaded as soon as nobody uses it."""
     config.config_dir.mkdir(parents=True, exist_ok=True)
     (config.config_dir / "models.toml").write_text(SECOND, encoding="utf-8")
-    process = start_simulated(config)
+    start_simulated(config)
     with httpx.Client(base_url=url_of(config), timeout=60) as client:
-
-        def loaded() -> list[str]:
-            return list(client.get("/v1/status").json()["loaded"])
-
-        names = [model["id"] for model in client.get("/v1/models").json()["data"]]
-        assert {"bundled", "bundled:beam", "second", "second:beam"} < set(names)
-        assert loaded() == ["bundled"]
-        message = {"role": "user", "content": "How many are left?"}
-        body = {"model": "second:best-of-n-2", "messages": [message]}
-        assert client.post("/v1/chat/completions", json=body).status_code == 200
-        assert loaded() == ["second"]
-        run = client.post("/v1/solve", json={**ASK, "pair": "second"}).json()
-        assert run["pair"] == "second"
-        assert client.post("/v1/solve", json=ASK).json()["pair"] == "bundled"
-        assert loaded() == ["bundled"]
-        missing = client.post("/v1/solve", json={**ASK, "pair": "math-7b+prm-7b"})
-        assert missing.status_code == 404
-        assert "flashedge models pull math-7b+prm-7b" in missing.text
-        assert process.poll() is None
+        assert list(client.get("/v1/status").json()["loaded"]) == ["bundled"]
+        for pair in ("second", "bundled"):
+            assert client.post("/v1/solve", json={**ASK, "pair": pair}).json()["pair"] == pair
+            assert list(client.get("/v1/status").json()["loaded"]) == [pair]

@@ -177,9 +177,6 @@ def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config
     assert own.verify_s > shared.verify_s + 1.0
 
 
-# ---------------------------------------------------------------- figures
-
-
 def test_figures_compare_problem_by_problem(config: Config) -> None:
     bench = bench_of(config, n=4, problems=2)
     ticks: list[int] = []

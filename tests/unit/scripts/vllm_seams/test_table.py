@@ -65,9 +65,6 @@ def test_a_replaced_function_is_imported_where_it_was(installed: VllmSource) -> 
     assert "vllm.v1.worker.gpu.attn_utils" in importers, "the second model runner's"
 
 
-# ---------------------------------------------------------------- what the rows say
-
-
 @pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: f"{seam.owner} {seam.names[0]}")
 def test_the_files_of_a_row_mention_its_names(seam: Seam) -> None:
     assert seam.reason.endswith(".")
