@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from flashedge.runtime.request.values import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
+from flashedge.runtime.request.values import CHOICES, EXCLUSIVE_MINIMA, INTEGERS, NUMBERS, ROLES
 from flashedge.types import Message
 
 
@@ -30,7 +30,7 @@ def describe_ranges(schema: dict[str, Any], *one_of: str) -> None:
             values["enum"] = list(CHOICES[name])
         elif name in INTEGERS or name in NUMBERS:
             least, most = INTEGERS.get(name) or NUMBERS[name]
-            values["exclusiveMinimum" if name in ABOVE else "minimum"] = least
+            values["exclusiveMinimum" if name in EXCLUSIVE_MINIMA else "minimum"] = least
             values["maximum"] = most
 
 

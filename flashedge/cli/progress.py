@@ -7,9 +7,7 @@ from flashedge.cli import output
 
 
 @contextmanager
-def show_bar(
-    what: str, total: int, *, done: int = 0, unit: str = ""
-) -> Iterator[Callable[[int], None]]:
+def show_bar(what: str, total: int, *, done: int = 0, unit: str) -> Iterator[Callable[[int], None]]:
     """Show a bar that starts at `done` of `total`. Yields a function to call with the number of
     units done since its last call."""
     from rich import progress

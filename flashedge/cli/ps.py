@@ -25,11 +25,13 @@ def ps(as_json: Json = False) -> None:
     Latencies are those of the last plain requests and searches: the time to the first token, and
     the time of each token after it (over all paths of a search), as p50, p90 and p99.
 
-    A program shows its place in the queue, how long it has waited, the predicted length of one of
-    its answers or paths (half are longer than the median, a tenth longer than the tail), and when
-    it is expected to start.
+    A program shows its place in the queue (`runs` if it has started, `open` if it is a request that
+    no engine has answered yet), how long it has waited, the predicted length of one of its answers
+    or paths (half are longer than the median, a tenth longer than the tail), and when it is
+    expected to start.
 
-    Exits 1 if no daemon runs, or if one has started and an engine is neither ready nor unloaded.
+    Exits 1 if no daemon is running, or if one has started and an engine is neither ready nor
+    unloaded.
     """
     from flashedge.daemon import control as daemon_control
 
@@ -39,7 +41,7 @@ def ps(as_json: Json = False) -> None:
         if as_json:
             output.print_json({"daemon": None})
         else:
-            output.note("No daemon runs. Start one: flashedge up")
+            output.note("No daemon is running. Start one: flashedge up")
         raise typer.Exit(output.NO_RESULT)
     with daemon_control.connect(config) as client:
         health = client.health(timeout_s=5.0)
@@ -74,9 +76,9 @@ def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
     self_test = status.get("self_test") or {}
     lines = [describe_kernels(self_test)]
     if failure := self_test.get("failure"):
-        lines.append(f"the self-test did not end ({failure}): no request can be deterministic")
+        lines.append(f"the self-test did not finish ({failure}): no request can be deterministic")
     elif not self_test and is_ready and status.get("loaded"):
-        lines.append("the self-test goes on; deterministic requests wait for it")
+        lines.append("the self-test is still running; deterministic requests wait for it")
     lines += [describe_replays(engines.get("generator") or {}), describe_places(engines)]
     for line in filter(None, lines):
         output.say(line)
@@ -91,7 +93,8 @@ def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
 
 
 def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
-    """Whether the same request gives the same tree, by the self-test. None before its verdict."""
+    """Say whether the same request gives the same tree, according to the self-test. None before its
+    verdict."""
     is_invariant = self_test.get("batch_invariant")
     if is_invariant is None:
         return None
@@ -194,7 +197,8 @@ def print_boost(boost: Mapping[str, Any]) -> None:
     """Print how many rollouts each boosted run of a pair may have in flight."""
     granted: Mapping[str, int] = boost["runs"]
     budget = format_count(boost["budget"], "rollout")
-    output.say(f"\nboosted runs: {sum(granted.values())} of {budget} ({boost['reason']})")
+    given = f"{sum(granted.values())} of {budget} ({boost['reason']})"
+    output.say(f"\nboosted runs of {boost['pair']}: {given}")
     rows = zip(shorten_ids(list(granted)), granted.values(), strict=True)
     output.print_lines(("run", "rollouts"), rows, "no runs")
 
@@ -210,8 +214,8 @@ def shorten_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
-    """The row of a program. Out of the queue its place is `runs`, or `open` for a request that no
-    engine has answered yet."""
+    """Build the row of a program. One that is not queued shows `runs`, or `open` if it is a request
+    that no engine has answered yet."""
     start_s, place = program.get("starts_in_s"), program.get("place")
     running = "runs" if program.get("has_started") else "open"
     lengths = (program.get("median_tokens"), program.get("tail_tokens"))

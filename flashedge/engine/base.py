@@ -44,7 +44,8 @@ class ExtendRequest:
     """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
     and `structural_tag`, with its options. A generator without grammars raises RequestError."""
     answer_start: int = 0
-    """Where the answer begins in `token_ids`. Guidance covers all tokens from there on."""
+    """Where the answer begins in `token_ids`. Guidance covers all tokens from there on,
+    after any thinking."""
     program: str | None = None
     """The key of the request's program. See `Engine.rank_programs`."""
     continuation: Continuation | None = None
@@ -125,7 +126,8 @@ class EngineView:
     cached_tokens: int = 0
     """How many of `prompt_tokens` had their KV in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
-    """Counters of deterministic requests since the process started: see `passes.COUNTERS`."""
+    """Counts steps, and passes of deterministic requests, since the process started: see
+    `passes.COUNTERS`."""
 
     @property
     def cache_hits(self) -> float | None:
@@ -154,7 +156,7 @@ class Health:
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine
-    runs on other cards, so nothing moves). None before the engine's first start."""
+    runs on other cards, so nothing moves). None before the first start, unless it is "own"."""
     cards: str | None = None
     """The cards that the engine runs on, such as "GPU 0 + GPU 1". None on a CPU."""
 
@@ -228,7 +230,7 @@ class Engine(Protocol):
     """What generator and verifier share: their life, their load and their memory."""
 
     @property
-    def suspects(self) -> asyncio.Lock:
+    def suspect_lock(self) -> asyncio.Lock:
         """Held while a request suspected of crashing the engine is retried alone."""
 
     @property
@@ -238,12 +240,14 @@ class Engine(Protocol):
     async def view(self) -> EngineView: ...
 
     async def budget(self, kv_bytes: int) -> int:
-        """Limit the KV that requests may hold. Returns the bytes granted (whole blocks)."""
+        """Limit the KV that requests may hold. Returns the bytes granted, in whole blocks: at least
+        those of one request of full length, and fewer than asked if memory is short."""
 
     async def offload(self, *, keep: bool = True) -> int:
-        """Pause, save the KV in host memory and free its memory; new requests wait.
+        """Pause, save the KV in host memory or a file, and free its memory; new requests wait.
 
-        Returns the bytes saved. keep: False drops the KV instead, to be computed again."""
+        Returns the bytes saved, 0 if that failed. keep: False drops the KV instead. What is not
+        saved is computed again."""
 
     async def restore(self) -> int:
         """Load any offloaded KV and go on with the same tokens. Returns the bytes loaded."""
@@ -290,8 +294,8 @@ class EngineProxy(Generic[E]):
         self._engine = engine
 
     @property
-    def suspects(self) -> asyncio.Lock:
-        return self._engine.suspects
+    def suspect_lock(self) -> asyncio.Lock:
+        return self._engine.suspect_lock
 
     @property
     def max_model_len(self) -> int:

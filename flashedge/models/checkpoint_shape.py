@@ -1,4 +1,4 @@
-"""The shape of a model and the size of its weights, by its files or else by models.toml."""
+"""Finds a model's shape and the size of its weights, in its files or else in models.toml."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,19 +15,19 @@ from flashedge.models.specs import STORED_BYTES, ModelSpec, Pair
 
 
 def find_pair_shapes(pair: Pair, config: Config) -> tuple[ModelShape, ModelShape]:
-    """The shapes of (generator, verifier). Raises CheckpointError like `find_shape`."""
+    """Find the shapes of (generator, verifier). Raises CheckpointError like `find_shape`."""
     return find_shape(pair.generator, config), find_shape(pair.verifier, config)
 
 
 def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
-    """The shape by the model's files if they are complete on this machine, else by models.toml.
-    Raises CheckpointError when neither tells it."""
+    """Read the shape from the model's files if they are complete on this machine, else from
+    models.toml. Raises CheckpointError when neither gives it."""
     known = spec.architecture
     if locate_model(spec, config) is not None:
         try:
             return load_shape(spec, config)
         except CheckpointError:
-            if known is None:
+            if known is None or spec.weights_bytes is None:
                 raise
     if known is None or spec.weights_bytes is None:
         raise CheckpointError(
@@ -45,12 +45,12 @@ def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
 
 
 def load_shape(spec: ModelSpec, config: Config) -> ModelShape:
-    """The shape by the model's files, which are checked. Raises CheckpointError."""
+    """Read the shape from the model's files, which are checked. Raises CheckpointError."""
     return read_shape(resolve_model(spec, config), spec)
 
 
 def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
-    """The shape by the files in `folder`. Raises CheckpointError when a figure is missing.
+    """Read the shape from the files in `folder`. Raises CheckpointError when a figure is missing.
 
     Weights without headers (pytorch_model.bin) have the size that the entry's `weights_bytes` says.
     """
@@ -77,7 +77,9 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
             vocab=config.get("vocab_size"),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        raise CheckpointError(f"{folder}/config.json does not tell the model's shape") from error
+        raise CheckpointError(
+            f"{folder}/config.json does not give the model's shape: {error!r}"
+        ) from error
     if not params:
         raise CheckpointError(
             f"{folder}: the size of the weights is not known",

@@ -200,7 +200,7 @@ class ServedPair:
         if self._self_test is None:
             self._self_test = {**UNTESTED, "failure": failure}
         if why := self._self_test.get("failure"):
-            log.warning("the self-test did not end (%s): no request can be deterministic", why)
+            log.warning("the self-test did not finish (%s): no request can be deterministic", why)
 
     async def _is_free(self) -> bool:
         """Whether the self-test may have a turn: both engines answer, and they are idle or somebody

@@ -53,8 +53,9 @@ class Thinking:
     def take_answer(self, steps: tuple[str, ...]) -> tuple[str, ...]:
         """Take the steps of a path's answer. Where the thinking did not end, take all steps, since
         a boxed answer among them is better than none."""
-        thinking, answer = self.split("".join(steps))
-        return split_steps(answer) if thinking and answer else steps
+        text = "".join(steps)
+        _, answer = self.split(text)
+        return split_steps(answer) if answer and answer != text else steps
 
 
 NO_THINKING = Thinking(begins="answer")

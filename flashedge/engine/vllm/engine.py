@@ -23,7 +23,7 @@ class VllmEngine:
         self._is_offloaded = False
         self._order: tuple[str, ...] = ()
         self._replay_shape: ReplayShape | None = None
-        self.suspects = asyncio.Lock()
+        self.suspect_lock = asyncio.Lock()
         """See `engine.base`."""
 
     @property

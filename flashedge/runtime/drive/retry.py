@@ -24,8 +24,8 @@ PAUSES_S = (0.05, 0.5, 2.0)
 look healthy just after it died. Chosen by hand: without a pause the work would spin on the dead
 engine, and ten times as much would delay it although the engine is up."""
 SUSPICIOUS = 2
-"""Work that was in the last step at this many deaths holds `Engine.suspects` from then on, so that
-no other such work runs beside it."""
+"""Work that was in the last step at this many deaths holds `Engine.suspect_lock` from then on, so
+that no other such work runs beside it."""
 RESTART_TIMEOUT_S = 1800.0
 """A start on a card can take minutes, and may fail a few times before it succeeds."""
 T = TypeVar("T")
@@ -47,7 +47,7 @@ async def retry_after_restart(
     lost = repeats = suspected = 0
     while True:
         try:
-            async with nullcontext() if suspected < SUSPICIOUS else engine.suspects:
+            async with nullcontext() if suspected < SUSPICIOUS else engine.suspect_lock:
                 return await work()
         except EngineDead as error:
             _raise_if_cancelled()

@@ -161,7 +161,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     why, hint = None, "leave out deterministic"
     lacking = [role for role, name in SHAPES.items() if self_test.get(name) is None]
     if failure := self_test.get("failure"):
-        why = f"the self-test did not end ({failure})"
+        why = f"the self-test did not finish ({failure})"
     elif no_passes := self_test.get("no_passes"):
         why, hint = no_passes, f"switch the feature second_runner off, or {hint}"
     elif lacking:

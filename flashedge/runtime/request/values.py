@@ -36,10 +36,10 @@ NUMBERS: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),
 }
-"""Least and largest value."""
+"""Least and largest value. Chosen by hand for the deadline: a millisecond to eleven days."""
 
-ABOVE = frozenset({"top_p"})
-"""Numbers that must lie above their least value."""
+EXCLUSIVE_MINIMA = frozenset({"top_p"})
+"""Numbers that must be greater than their least value."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "aggregate": AGGREGATES,
@@ -55,7 +55,7 @@ def check_field(name: str, value: Any) -> None:
     if name in INTEGERS:
         check_int(name, value, *INTEGERS[name])
     elif name in NUMBERS:
-        check_float(name, value, *NUMBERS[name], open_low=name in ABOVE)
+        check_float(name, value, *NUMBERS[name], open_low=name in EXCLUSIVE_MINIMA)
     elif name in CHOICES:
         check_choice(name, value, CHOICES[name])
 

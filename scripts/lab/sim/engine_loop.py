@@ -125,7 +125,7 @@ class SimEngine:
             max_num_seqs=config.max_num_seqs,
             max_batched_tokens=config.max_batched_tokens,
         )
-        self.suspects = asyncio.Lock()
+        self.suspect_lock = asyncio.Lock()
         """See `engine.base`."""
         self._jobs: dict[int, Job] = {}
         self._ids = count()

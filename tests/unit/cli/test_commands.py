@@ -186,7 +186,7 @@ def test_ps_shows_programs_in_order_and_how_rollouts_are_divided(
     lines = ps_lines(cli, daemon, scheduling=scheduling)
     assert "2 runs, 1 waiting, policy tie" in lines
     assert not [line for line in lines if "programs" in line]
-    at = lines.index("boosted runs: 4 of 8 rollouts (the KV memory is full)")
+    at = lines.index("boosted runs of bundled: 4 of 8 rollouts (the KV memory is full)")
     rows = [line.split() for line in lines[at + 1 : at + 4]]
     assert rows == [["run", "rollouts"], ["run-3bd2", "3"], ["run-5eab", "1"]]
     screen = open_screen(monkeypatch, columns=80)

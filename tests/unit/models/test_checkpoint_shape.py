@@ -109,7 +109,7 @@ def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     assert (shape.layers, shape.heads, shape.head_dim) == (5, 4, 32)
     for config in ('{"num_attention_heads": 2}', json.dumps(NO_HEADS)):
         (tmp_path / "config.json").write_text(config)
-        with pytest.raises(CheckpointError, match="does not tell the model's shape"):
+        with pytest.raises(CheckpointError, match="does not give the model's shape"):
             read_shape(tmp_path, SPEC)
 
 

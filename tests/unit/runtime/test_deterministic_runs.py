@@ -102,11 +102,11 @@ async def test_without_a_verdict_of_the_self_test_it_fails(serve: Serve) -> None
     waiting = rig.service.submit(SPEC)
     await asyncio.sleep(1)
     may_end.set()
-    with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
+    with pytest.raises(RequestError, match=r"did not finish \(it takes too long"):
         await waiting.result()
     async with asyncio.timeout(60):  # its place is free
         await rig.service.submit(replace(SPEC, deterministic=False)).result()
-    with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
+    with pytest.raises(RequestError, match=r"did not finish \(it takes too long"):
         rig.service.submit(SPEC)
 
 

@@ -21,7 +21,7 @@ class Engine:
 
     def __init__(self, away_s: float = 1.0, *, given_up: bool = False) -> None:
         self.away_s, self.given_up, self.waits = away_s, given_up, 0
-        self.suspects = asyncio.Lock()
+        self.suspect_lock = asyncio.Lock()
 
     async def wait_ready(self, timeout_s: float) -> None:
         self.waits += 1

@@ -227,4 +227,5 @@ def test_the_steps_of_the_answer() -> None:
     steps = ("<think>\nA 1.\n\n", "B.\n</think>\n\n", "So 2.\n\n", "It is 3.")
     assert CLOSED.take_answer(steps) == ("So 2.\n\n", "It is 3.")
     assert CLOSED.take_answer(steps[:1]) == steps[:1]
+    assert CLOSED.take_answer(("<think>\n\n", "</think>\n\n", "4")) == ("4",)
     assert NO_THINKING.take_answer(steps) == steps

@@ -38,7 +38,7 @@ class KvMemory:
     def describe_kv_memory(self) -> dict[str, Any]:
         """Return `mechanism` (see `Pages`) and `block_bytes`. Raises EngineError if the model
         runner is of the wrong kind, or its KV is not ours."""
-        start_stages.end()
+        start_stages.end()  # since this is the daemon's first call
         check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
         kv = kv_tensor.get_kv_range()
@@ -113,13 +113,12 @@ class SaveArea:
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
         """Copy back those of the saved blocks that are in `block_ids`, and forget all. Returns the
         bytes copied. Raises OSError if the file is incomplete."""
-        wanted, in_memory = frozenset(block_ids), iter(self._rows)
+        wanted, in_memory, file = frozenset(block_ids), iter(self._rows), self._file
         try:
-            if self._file is not None:
-                self._file.seek(0)
+            if file is not None:
+                file.seek(0)
             for layer in layers:
                 for ids in _iterate_chunks(self._ids):
-                    file = self._file
                     rows = _read_rows(file, layer, len(ids)) if file else next(in_memory)
                     keep = [i for i, block in enumerate(ids) if block in wanted]
                     target = _make_index([ids[i] for i in keep], layer)

@@ -2,9 +2,9 @@
 
 The noise of 150,000 tokens takes nearly all of the time. So it is first computed in 32 bits, within
 `TOLERANCE` of `naive.draw_gumbel`. A token that leads by more than twice the tolerance has won; in
-one row of a thousand the race is closer, and the leaders are compared by their exact noise. Where a
-model is sure, no noise could let most tokens win against the likeliest, and none is computed for
-them.
+one row of a thousand the race is closer, and the leaders are compared by their exact noise. Rows of
+a vocabulary above `ELEMENTS` / 2 are handled one by one, without noise for the tokens that can't
+win against the likeliest one.
 
 numpy hashes and compares in a fraction of PyTorch's time; PyTorch has the faster logarithms.
 """
@@ -35,7 +35,8 @@ Floats = NDArray[np.float32]
 def mark_winners(
     logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
 ) -> None:
-    """Set the logit of each row's winner to infinity, in place. Arguments as for `naive.sample`."""
+    """Set the logit of each row's winner to infinity, in place. Arguments as for `naive.sample`,
+    but token_hashes are those of `hash_tokens` below: (vocab,) int32."""
     at_once = max(1, ELEMENTS // logits.shape[1])
     hashes = token_hashes.numpy().view(np.uint32)
     for start in range(0, len(sampled), at_once):
@@ -50,6 +51,7 @@ def mark_winners(
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
+    """Hash each token's id as `naive.hash_tokens` does. Returns (vocab,) int32."""
     return naive.hash_tokens(vocab, device).to(torch.int32)
 
 
@@ -83,21 +85,20 @@ def _find_winners(scaled: Floats, keys: list[int], hashes: Hashes) -> list[int]:
 
 
 def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
-    """The random bits of `naive.draw_gumbel`, inverted: (rows, tokens) int32, below 2**23."""
+    """Draw the random bits of `naive.draw_gumbel`: (rows, tokens) int32, below 2**23."""
     wide = np.array(keys, dtype=np.uint64)[:, None]
     word = hashes ^ wide.astype(np.uint32)
     _mix(word)
     word ^= (wide >> 32).astype(np.uint32)
     _mix(word)
-    np.invert(word, out=word)
     word >>= 9
     return torch.from_numpy(word.view(np.int32))
 
 
-def approximate_gumbel(inverted: torch.Tensor) -> torch.Tensor:
-    """Approximate the noise by log1p(u - 1): in 32 bits u - 1 is exact, and u near 1 is not."""
-    rest = inverted.to(torch.float32).add_(0.5).mul_(-(2.0**-23))
-    return rest.log1p_().neg_().log_().neg_()
+def approximate_gumbel(bits: torch.Tensor) -> torch.Tensor:
+    """Compute the noise of `naive.draw_gumbel` in 32 bits, which hold each uniform exactly."""
+    uniform = bits.to(torch.float32).add_(0.5).mul_(2.0**-23)
+    return uniform.log_().neg_().log_().neg_()
 
 
 def _mix(word: Hashes) -> None:
