@@ -43,23 +43,23 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
     """
     generator, verifier = find_explicit(pair, config)
     if generator is not None and verifier is not None:
-        return set_sizes(config, (generator, verifier), count_sequences(config))
+        return set_sizes(config, (generator, verifier), find_max_sequences(config))
     plan = plan_memory_here(pair, config, nvml)
     return set_sizes(config, plan.kv_bytes, plan.need.sequences)
 
 
-def count_sequences(config: Config) -> int:
+def find_max_sequences(config: Config) -> int:
     """Most sequences in one step of an engine: as set, or else the most that a plan may choose."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 
 def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan:
     """Plan the KV sizes and the batch limit from the free memory. Raises as `resolve_memory`."""
-    place = read_ram() if runs_on_cpu() else read_place(config, nvml)
+    place = read_ram() if runs_on_cpu() else read_devices_memory(config, nvml)
     return plan_memory(pair, config, place, lambda count: find_measured(pair, config, count))
 
 
-def read_place(config: Config, nvml: Any = None) -> Place:
+def read_devices_memory(config: Config, nvml: Any = None) -> Place:
     """Read the size and use of the engines' cards. Raises as `find_card_layout`."""
     layout = find_card_layout(config, nvml)
     generator, verifier = (_describe_fullest(cards.cards, nvml) for cards in layout.each)
@@ -101,7 +101,7 @@ def read_ram() -> CardMemory:
 
 
 def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemory | None:
-    """Find what both engines were measured to take here with this limit. None if unknown."""
+    """Find what both engines took here with `sequences` in a step. None if not measured."""
     try:
         fingerprint = compute_profile_fingerprint(pair, config)
         found = load_memory(_locate(pair, config), fingerprint, sequences)
@@ -125,8 +125,8 @@ def _locate(pair: Pair, config: Config) -> Path:
     return locate_profile(pair, config).with_suffix(".memory.json")
 
 
-def build_memory(parts: Mapping[str, int]) -> EngineMemory:
-    """Build the memory that an engine holds in addition to its KV.
+def build_engine_memory(parts: Mapping[str, int]) -> EngineMemory:
+    """Build the EngineMemory of a measurement.
 
     parts: bytes by name, of `inside.step_memory`. What is resident beyond the other parts counts as
     context: the memory of CUDA, libraries and CUDA graphs, and torch's cache of freed memory.

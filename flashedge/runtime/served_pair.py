@@ -15,7 +15,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainRequests
-from flashedge.engine.memory_plan import count_sequences
+from flashedge.engine.memory_plan import find_max_sequences
 from flashedge.engine.platform import engines_have_own_processors, runs_on_cpu
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, RequestError
@@ -49,7 +49,7 @@ class EnginePair(TwinEngines, Protocol):
     def health(self) -> tuple[Health, Health]: ...
     async def self_test(self, turns: Turns) -> dict[str, Any]: ...
     async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
-        """Build the HTTP protocols over the generator, for requests that `plain` counts."""
+        """Build the app of vLLM's HTTP routes, whose requests `plain` counts."""
         ...
 
 
@@ -58,8 +58,8 @@ class ServiceHealth:
     """The health of the daemon and of both engines."""
 
     state: str
-    """starting, ready, degraded (an engine is being restarted), failed, or unloaded (no pair is
-    loaded before the next request)."""
+    """starting, ready, degraded (an engine is being restarted), failed, or unloaded (the next
+    request loads a pair)."""
     detail: str | None
     """What is wrong now and what is being done about it, else what the engines do while they start.
     None if neither."""
@@ -74,7 +74,7 @@ class ServiceHealth:
 SELF_TESTS = 3
 """Most attempts at the self-test, if an engine dies in each: the test may be the cause."""
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
-"""Asks "generator" and "verifier" for their load. Raises EngineDead."""
+"""Returns the load of the "generator" and of the "verifier". Raises EngineDead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +166,9 @@ class ServedPair:
         self._protocols: ASGIApp | None = None
 
     async def start(self, plain: PlainRequests) -> None:
-        """Start the engines and their self-test, which goes on while they serve. If this
-        raises, `health` reports failed. plain: counts the requests outside any run."""
+        """Start the engines and their self-test, which goes on while they serve. Raises
+        EngineError or CheckpointError; `health` reports failed then. plain: counts the requests
+        outside any run."""
         self._device.start()
         try:
             await self._engines.start()
@@ -193,7 +194,7 @@ class ServedPair:
                 break
             except EngineDead as error:  # it is being restarted; the test may be why
                 failure = str(error)
-            except Exception as error:  # what serves goes on
+            except Exception as error:  # the pair serves without it
                 log.exception("the self-test failed")
                 failure = f"{type(error).__name__}: {error}"
                 break
@@ -285,7 +286,7 @@ class ServedPair:
     @property
     def max_sequences(self) -> int:
         """Most sequences in one step of an engine."""
-        return count_sequences(self._config)
+        return find_max_sequences(self._config)
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         generator, verifier = self._engines.generator, self._engines.verifier
@@ -300,8 +301,9 @@ class ServedPair:
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
     def encode_prompt(self, request: Request) -> TokenIds:
-        """Encode the conversation, with the pair's system prompt before it. A megabyte takes a
-        second. Raises ContextOverflow, without encoding if the text has too many characters."""
+        """Encode the conversation, with the pair's system prompt before it unless it has one. A
+        megabyte takes a second. Raises RequestError, and ContextOverflow: without encoding if the
+        text has too many characters."""
         codec, most = self._engines.generator.codec, self.max_model_len
         messages = request.problem.messages
         characters = sum(len(message.content) for message in messages)
@@ -354,7 +356,8 @@ class ServedPair:
 
     def list_judged(self, text: str, steps: tuple[str, ...] = ()) -> tuple[str, ...]:
         """List what the verifier judges one by one: the steps into which a search of this pair
-        would split the text, or the whole answer. steps: of a solution that is split already."""
+        would split the text, or the whole answer. steps: those of a solution that is
+        already split; `text` is ignored then."""
         if steps:
             return steps if self.judges == "steps" else ("".join(steps),)
         if self.judges == "steps" and self._pair.judge == STEPS:

@@ -20,7 +20,6 @@ from tests.support.random_bodies import check_answer
 
 EASY = DATA / "heldout_easy.jsonl"
 
-
 TOOL_CALLERS = ("tool-caller", "tool-caller:self_consistency-4", "tool-caller:beam-4")
 
 

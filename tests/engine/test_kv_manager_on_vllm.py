@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flashedge.config import load_config
-from flashedge.engine.memory_plan import count_sequences
+from flashedge.engine.memory_plan import find_max_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.models.registry import find_pair
@@ -42,7 +42,7 @@ async def manage(
         pair.generator,
         pair.verifier,
         kv_bytes=kv_bytes,
-        max_batch=count_sequences(config),
+        max_batch=find_max_sequences(config),
         offload=True,
         folder_bytes=1 << 30,
     )

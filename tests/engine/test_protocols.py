@@ -76,7 +76,6 @@ ROUTES = [
     ("/v1/messages", {"messages": SAY, "max_tokens": 8, "stream": True}),
 ]
 
-
 NOTHING_GENERATED = {"/v1/messages/count_tokens", "/tokenize", "/detokenize"}
 CONVERSATIONS = (CHAT, RESPONSES, MESSAGES)
 

@@ -39,7 +39,6 @@ max_step_tokens = 192
 max_path_tokens = 768
 """
 
-
 SOURCES = ("pyproject.toml", "README.md", "models.toml", "flashedge", "tui", "profiler")
 
 

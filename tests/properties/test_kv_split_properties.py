@@ -27,7 +27,6 @@ LINKS = st.none() | st.builds(
     margin=st.sampled_from([0.0, 0.25]),
 )
 
-
 MEMORIES = st.builds(
     KvMemory, generator=ENGINES, verifier=ENGINES, kv_bytes=st.integers(1, 2000), link=LINKS
 )

@@ -23,7 +23,6 @@ from tests.unit.runtime.test_run import FailingStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
-
 SPECS = st.builds(
     Request,
     problem=st.just(Problem.from_text("How many?")),

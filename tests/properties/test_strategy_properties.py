@@ -44,7 +44,6 @@ policies: st.SearchStrategy[Policy] = plain | st.builds(
     GiveUp, policy=plain, after=st.integers(1, 9), below=unit, measure=st.just("entropy")
 )
 
-
 beams = st.builds(
     BeamSearch, selection=st.sampled_from(["weighted", "majority", "best"]), **stepping
 )

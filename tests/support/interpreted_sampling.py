@@ -65,7 +65,6 @@ rows = st.builds(
     top_p=st.one_of(st.just(1.0), st.floats(0.0, 1.0)),
 )
 
-
 VOCABS, MASKED = st.sampled_from([1, 2, 7, 64, 1000, 2048, 2049]), st.floats(0, 0.99)
 SPREADS = st.sampled_from([0.0, 0.1, 1.0, 3.0, 30.0])
 KINDS = st.sampled_from(["exact", "duplicates", "one value"])

@@ -28,7 +28,7 @@ _OVERFLOWS = (
     re.compile(r"maximum context length is (?P<most>\d+) tokens"),
     re.compile(r"(?P<has>\d+) tokens do not fit .* context of (?P<most>\d+) tokens"),
 )
-"""How vLLM's handlers and ours say that a conversation is too long."""
+"""How vLLM's handlers and our generator say that a conversation is too long."""
 _ERROR_EVENT = b"event: error\n"
 _ERROR_CHUNK = b'data: {"error":'
 """How an error begins in a stream of chat completions or completions."""
@@ -112,8 +112,8 @@ def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> 
 class StreamFailures:
     """Passes one answer on to `send`, and puts an error within a stream into its protocol's form.
 
-    vLLM's own stream of responses breaks off at an error, and its stream of messages says that the
-    error was malformed.
+    vLLM's own stream of /v1/responses breaks off at an error, and its stream of /v1/messages says
+    that the error was malformed.
     """
 
     def __init__(self, request: TaggedRequest, path: str, send: Send) -> None:
@@ -140,7 +140,7 @@ class StreamFailures:
         await self._send(message)
 
     async def end(self) -> bool:
-        """End a stream of responses that its handler has left. Returns whether there was one."""
+        """End a stream of /v1/responses that its handler left open. Returns whether it did."""
         failure = self._request.failure
         if failure is None or not self._is_open or self._path != RESPONSES:
             return False
@@ -159,7 +159,8 @@ def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
-    """The event that ends a stream. number: its sequence number, which only responses have."""
+    """The event that ends a stream. number: its sequence number, which only
+    /v1/responses has."""
     inner = build_error(error)["error"]
     if path == MESSAGES:
         data = build_messages_error(inner, error.http_status)

@@ -165,7 +165,7 @@ class Conversation:
         self._last = None
         if self._saved is not None:
             self._saved.close()
-        self._saved = None
+        self._saved, self._is_unsaved = None, False
         output.note("a new conversation")
 
     def _greet(self) -> None:
@@ -227,7 +227,7 @@ class Conversation:
                 finish = piece.finish or finish
                 grow(piece.text)
         if finish == "length":
-            output.note("The answer reached the most tokens that it may have and was cut.")
+            output.note("The answer reached its token limit and was cut.")
         reply = join_surrogates("".join(texts))
         print_reply_answer(reply)
         return reply
@@ -294,7 +294,7 @@ def _parse_search(text: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def show_turn(number: int, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
-    """Set what the block prints apart from other turns.
+    """Separate what the block prints from other turns.
 
     number: counts the turns of this session from 1. is_typed: whether the terminal shows prompt and
     message already, because the user typed there.

@@ -7,7 +7,7 @@ from typing import Any
 
 from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
-from flashedge.engine.memory_plan import find_measured, read_place, read_ram
+from flashedge.engine.memory_plan import find_measured, read_devices_memory, read_ram
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.memory.card_memory import (
     CardMemory,
@@ -43,7 +43,7 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
     place = find_place(gpu, config, nvml)
 
     def find_here(sequences: int) -> Any:
-        """What the engines took here, which counts only for this machine's cards."""
+        """What the engines took here, which counts only for this machine."""
         return find_measured(pair, config, sequences) if place.is_measured else None
 
     need = find_need(pair, config, place, find_here)
@@ -72,14 +72,14 @@ def _check_layout(place: Place) -> Iterator[Check]:
     yield Check("cards", GOOD, detail)
 
 
-def _check_memory(place: CardMemory) -> Check:
-    held, reserve = format_size(place.held_bytes), format_size(place.reserve_bytes)
-    use = "in use now" if place.is_measured else "kept by the driver of an idle card"
+def _check_memory(card: CardMemory) -> Check:
+    held, reserve = format_size(card.held_bytes), format_size(card.reserve_bytes)
+    use = "in use now" if card.is_measured else "kept by the driver of an idle card"
     return Check(
         "memory",
         GOOD,
-        f"{describe_count(place)}, {format_size(place.memory_bytes)}, {held} of it {use},"
-        f" {reserve} left for the display and other programs{describe_holders(place)}",
+        f"{describe_count(card)}, {format_size(card.memory_bytes)}, {held} of it {use},"
+        f" {reserve} kept free for other programs{describe_holders(card)}",
     )
 
 
@@ -94,7 +94,7 @@ def _check_engines(need: PairNeed) -> Check:
     )
     basis = "measured here"
     if need.is_estimate:
-        basis = f"estimated, {MARGIN:.0%} added, until the first start measures them"
+        basis = f"estimated, {MARGIN:.0%} added"
     detail = f"besides weights and KV {found}; {basis}; {need.sequences} sequences a step"
     return Check("engines", GOOD, detail)
 
@@ -104,17 +104,20 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
         lack = describe_lack(need, place, need.find_shortfall(place))
         hint = suggest(pair, load_pairs(config).values(), place, config)
         return Check("fit", BAD, f"{pair.name} does not fit: {lack}", hint=hint)
-    left, most = need.sum_rooms(place), pair.max_path_tokens
+    most = pair.max_path_tokens
     num_paths = need.count_paths(place, most)
     rooms = " + ".join(format_size(room) for room, _ in need.find_rooms(place))
     detail = (
         f"{pair.name} fits: {rooms} are left for KV, enough"
         f" for {num_paths} paths of {most:,} tokens that share nothing"
     )
-    explicit = sum(size or 0 for size in find_explicit(pair, config))
-    if explicit > left:
-        detail += f"; but its KV sizes are set to {format_size(explicit)}"
-        return Check("fit", WARNING, detail, hint="leave kv_bytes unset, so that it is planned")
+    explicit = find_explicit(pair, config)
+    taken = [size or least for size, least in zip(explicit, need.least_kv_bytes, strict=True)]
+    is_short = any(sum(taken[i] for i in on) > room for room, on in need.find_rooms(place))
+    if is_short:
+        detail += f"; but KV sizes are set to {format_size(sum(size or 0 for size in explicit))}"
+        hint = "leave kv_bytes unset here and in models.toml, so that both sizes are planned"
+        return Check("fit", WARNING, detail, hint=hint)
     if num_paths >= USUAL_PATHS:
         return Check("fit", GOOD, detail)
     detail += "; wider searches of long paths must compute some KV again"
@@ -134,7 +137,7 @@ def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
     """
     if gpu is None:
         try:
-            return read_place(config, nvml)
+            return read_devices_memory(config, nvml)
         except EngineError:
             return read_ram()
     cards = tuple(_build_card(name.strip()) for name in gpu.split(","))
@@ -142,7 +145,7 @@ def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
         return _place_engines(cards, config)
     (card,) = cards
     with contextlib.suppress(EngineError, ConfigError):
-        here = read_place(config, nvml)
+        here = read_devices_memory(config, nvml)
         is_one_card = isinstance(here, CardMemory) and here.count == 1
         if is_one_card and here.name.removeprefix("NVIDIA ") == card.name:
             return here
@@ -184,7 +187,7 @@ def _find_numbers(cards: tuple[CardMemory, ...], names: tuple[str, ...]) -> tupl
         raise ConfigError(
             f"the settings place an engine on {','.join(names)}, and --gpu names"
             f" {len(cards)} cards",
-            hint="name as many cards as the settings use; with --gpu they are numbers from 0",
+            hint="name as many cards as the settings use; with --gpu, `devices` has numbers from 0",
             param="gpu",
         )
     return numbers

@@ -33,7 +33,7 @@ class VllmEngine:
     async def start(self, *, shrinks: bool = True) -> None:
         """Start the process and load the model. Raises EngineError if that fails.
 
-        shrinks: whether to start with a smaller batch if memory is short."""
+        shrinks: whether to start again with a smaller batch if memory is short."""
         await self.process.start(shrinks=shrinks)
 
     @property
@@ -83,7 +83,8 @@ class VllmEngine:
             await self.process.call("rank_programs", list(keys))
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
-        """Set the shape of deterministic requests, of which none may be open. Raises EngineDead."""
+        """Set the shape of the passes of deterministic requests, none of which may be open. Raises
+        EngineDead."""
         self._replay_shape = shape
         await self.process.call("set_replay_shape", shape.to_json())
 

@@ -20,8 +20,8 @@ from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verif
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import (
-    build_memory,
-    count_sequences,
+    build_engine_memory,
+    find_max_sequences,
     find_measured,
     keep_measured,
     read_verifier_card,
@@ -116,7 +116,7 @@ class VllmPair:
         await asyncio.to_thread(self._build)
         self._is_built = True
         try:
-            sequences = count_sequences(self._config)
+            sequences = find_max_sequences(self._config)
             if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
                 await self._start_measured()
             else:
@@ -155,7 +155,7 @@ class VllmPair:
         is_smaller = self.generator.has_smaller_batch or self.verifier.has_smaller_batch
         if generator is None or verifier is None or is_smaller:
             return
-        found, sequences = (generator, verifier), count_sequences(self._config)
+        found, sequences = (generator, verifier), find_max_sequences(self._config)
         try:
             await asyncio.to_thread(keep_measured, self._pair, self._config, sequences, found)
         except StoreError as error:
@@ -195,7 +195,7 @@ class VllmPair:
                 await measure_engine(self.generator, generator.weights_bytes),
                 await measure_engine(self.verifier, verifier.weights_bytes),
             )
-            keep_measured(self._pair, self._config, count_sequences(self._config), found)
+            keep_measured(self._pair, self._config, find_max_sequences(self._config), found)
 
     async def stop(self) -> None:
         if self._is_built:
@@ -251,7 +251,7 @@ class VllmPair:
             params = build_params(request, generator.codec, generator.max_model_len, **changes)
             return generator.stream(request, params)
 
-        limit = count_sequences(self._config)
+        limit = find_max_sequences(self._config)
         return (
             GeneratorProbe(
                 generator,
@@ -332,7 +332,9 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
     weights_bytes: replaces the process's own count, which is 0 on a CPU. Raises EngineError.
     """
     parts = await engine.measure_memory()
-    found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
+    found = build_engine_memory(
+        parts if weights_bytes is None else {**parts, "weights": weights_bytes}
+    )
     log.info(
         "the %s takes %s besides its KV: weights %s, a step %s, the rest %s",
         engine.options.name,

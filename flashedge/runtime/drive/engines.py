@@ -11,7 +11,7 @@ from typing import Protocol
 from flashedge.answers.grouping import Grader, TextGroups, WordGroups
 from flashedge.config import Config
 from flashedge.engine.base import Generator, Speculator, Verifier
-from flashedge.engine.memory_plan import count_sequences
+from flashedge.engine.memory_plan import find_max_sequences
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.kv.manager import (
@@ -123,7 +123,7 @@ def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Conf
     """
     if speculator is None or not config.features.speculation:
         return
-    if flat := find_measured_flat_batch(curve, count_sequences(config)):
+    if flat := find_measured_flat_batch(curve, find_max_sequences(config)):
         speculator.flat_batch = flat
         log.info("decode steps stay flat up to %d sequences", flat)
 

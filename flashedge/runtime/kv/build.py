@@ -9,7 +9,7 @@ import psutil
 from flashedge.config import Config
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import count_sequences, resolve_memory
+from flashedge.engine.memory_plan import find_max_sequences, resolve_memory
 from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
@@ -64,7 +64,7 @@ def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> Engin
     tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
     block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
     return build_engine_cost(
-        curve, block_bytes, tokens, spec.max_model_len, count_sequences(config)
+        curve, block_bytes, tokens, spec.max_model_len, find_max_sequences(config)
     )
 
 
@@ -84,7 +84,7 @@ async def build_manager(
             generator,
             verifier,
             kv_bytes=(config.kv_bytes.generator or 0) + (config.kv_bytes.verifier or 0),
-            max_batch=count_sequences(config),
+            max_batch=find_max_sequences(config),
             offload=config.features.offload,
             folder_bytes=shutil.disk_usage(existing).free,
         )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from flashedge.answers.grouping import Grader, TextGroups, group_answers
+from flashedge.answers.structured import list_call_marks
 from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.driver import DEADLINE
@@ -35,11 +36,12 @@ from flashedge.search.base import (
     Scored,
     Watch,
 )
+from flashedge.search.step_rules import split_steps
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 
-Script = tuple[tuple[int, int], ...]
+Allowances = tuple[tuple[int, int], ...]
 """(turn, rollouts) of each allowance. See `Mcts.script`."""
 
 
@@ -48,12 +50,12 @@ class RunLog:
     """What a replay needs of a finished boosted run, from its events."""
 
     spec: Request
-    script: Script
-    known: EarlierRun
+    script: Allowances
+    engine_results: EarlierRun
     answers: Mapping[NodeId, str | None]
     """The boxed answer of each generated node. None where the path goes on or has none."""
     answer_texts: Mapping[NodeId, str]
-    """The answer's text of each path that thought before it."""
+    """For each path with thinking, the text of its answer."""
     result: Mapping[str, Any]
 
     @classmethod
@@ -77,7 +79,7 @@ class RunLog:
         return cls(
             spec=request,
             script=tuple((e.turn, e.rollouts) for e in log if isinstance(e, RolloutsAllowed)),
-            known=EarlierRun.from_events(log),
+            engine_results=EarlierRun.from_events(log),
             answers={e.node: e.answer for e in log if isinstance(e, StepCompleted)},
             answer_texts={
                 path["node"]: path["text"]
@@ -104,7 +106,7 @@ def find_difference(log: RunLog, tree: Tree, finish: Finish) -> str | None:
     return None
 
 
-def build_replay_search(spec: Request, script: Script) -> Mcts:
+def build_replay_search(spec: Request, script: Allowances) -> Mcts:
     """Build the search of a boosted run. It changes its allowance by itself, as the script says."""
     search = build_search(spec)
     assert isinstance(search, Mcts), "only MCTS is boosted"
@@ -112,7 +114,7 @@ def build_replay_search(spec: Request, script: Script) -> Mcts:
 
 
 async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> tuple[Tree, Finish]:
-    """Replay the run. Raises Conflict if the log lacks results without which the search stops."""
+    """Replay the run. Raises Conflict if the log lacks results that the search waits for."""
     search = build_replay_search(log.spec, log.script)
     state, new = search.start(log.spec.problem, log.spec.seed, log.spec.limits)
     commands: deque[Command] = deque(new)
@@ -123,11 +125,13 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> tuple[Tree, 
                 case Expand(children=children):
                     for node in (child.node for child in children):
                         # a node that was cancelled before its result came has none
-                        if (segment := log.known.find_segment(state.tree, node)) is not None:
+                        if (
+                            segment := log.engine_results.find_segment(state.tree, node)
+                        ) is not None:
                             results.append(Generated(node=node, segment=segment))
                 case Score(nodes=nodes):
                     for node in nodes:
-                        if (scores := log.known.find_scores(state.tree, node)) is not None:
+                        if (scores := log.engine_results.find_scores(state.tree, node)) is not None:
                             results.append(Scored(node=node, scores=scores))
                 case Cluster(nodes=nodes):
                     results.append(await _group(log, state.tree, nodes, grader, texts))
@@ -149,7 +153,7 @@ async def _group(
     boxed = {node: log.answers.get(node) for node in nodes}
     if log.spec.answers == "boxed" and any(boxed.values()):
         return Clustered(answers=await grader.cluster(boxed))
-    known = log.answer_texts
-    paths = {node: (known[node],) if node in known else tree.path_steps(node) for node in nodes}
-    answers, is_unboxed = await group_answers(paths, log.spec.answers, grader, texts)
+    told, marks = log.answer_texts, list_call_marks(log.spec.guidance)
+    paths = {n: split_steps(told[n]) if n in told else tree.path_steps(n) for n in nodes}
+    answers, is_unboxed = await group_answers(paths, log.spec.answers, grader, texts, marks)
     return Clustered(answers=answers, is_unboxed=is_unboxed)

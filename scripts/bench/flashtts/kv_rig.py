@@ -10,7 +10,7 @@ import psutil
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config, load_config
-from flashedge.engine.memory_plan import count_sequences
+from flashedge.engine.memory_plan import find_max_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
@@ -83,7 +83,7 @@ class Rig:
             self.pair.generator,
             self.pair.verifier,
             kv_bytes=self.kv_bytes,
-            max_batch=count_sequences(self.config),
+            max_batch=find_max_sequences(self.config),
             offload=offload,
             folder_bytes=1 << 34,
         )

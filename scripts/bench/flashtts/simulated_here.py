@@ -26,7 +26,7 @@ from statistics import median
 from typing import Any
 
 from flashedge.config import Config, load_config
-from flashedge.engine.memory_plan import count_sequences
+from flashedge.engine.memory_plan import find_max_sequences
 from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
 from flashedge.engine.profiles import find_profile
 from flashedge.files.problems import FileProblem, read_problems
@@ -113,7 +113,7 @@ def build_setup(config: Config) -> Setup:
         raise SystemExit(f"no profile ({found.why}): flashedge profile")
     models = {model.name: model for model in found.profile.models}
     generator, verifier = find_pair_shapes(pair, config)
-    sequences = count_sequences(config)
+    sequences = find_max_sequences(config)
     return Setup(
         device=build_device(models["generator"], DECODE),
         verifier_device=build_device(models["verifier"], PREFILL),

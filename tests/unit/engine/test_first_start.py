@@ -11,7 +11,7 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.engine import memory_plan, platform
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import find_measured, read_place, resolve_memory
+from flashedge.engine.memory_plan import find_measured, read_devices_memory, resolve_memory
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
@@ -43,7 +43,7 @@ def test_what_a_display_and_other_programs_hold_is_not_planned(config: Config) -
     idle, shown, busy = (sum(plan.kv_bytes) for plan in plans)
     assert idle - shown == pytest.approx(768 * MIB, abs=128 * MIB)
     assert shown > busy > 0
-    assert read_place(config, cards[2]).free_bytes == 18 * GIB - 256 * MIB
+    assert read_devices_memory(config, cards[2]).free_bytes == 18 * GIB - 256 * MIB
 
 
 def test_a_pair_is_planned_once_and_refused_where_it_does_not_fit(config: Config) -> None:
@@ -63,7 +63,7 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one
     device = {"device": "a 4090"}
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: dict(device))
     pair = find_pair(SMALL, config)
-    engine = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
+    engine = memory_plan.build_engine_memory({**PARTS, "resident": 5 * GIB})
     assert find_measured(pair, config, 128) is None
     for limit in (128, 64):
         memory_plan.keep_measured(pair, config, limit, (engine, engine))
@@ -83,10 +83,10 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one
 
 
 def test_what_the_parts_dont_explain_is_the_context() -> None:
-    found = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
+    found = memory_plan.build_engine_memory({**PARTS, "resident": 5 * GIB})
     context = 5 * GIB - 3 * GIB - 480 * MIB
     assert (found.total, found.step, found.context) == (5 * GIB, 480 * MIB, context)
-    assert memory_plan.build_memory({**PARTS, "resident": 0}).context == 0
+    assert memory_plan.build_engine_memory({**PARTS, "resident": 0}).context == 0
     assert replace(found, is_estimate=True).overhead > found.overhead
 
 
@@ -103,7 +103,7 @@ class Card:
     taken_by_others: int = 0
 
     def read(self, *_: object) -> Any:
-        return read_place(load_config({}, {}), fake_busy(self.free))
+        return read_devices_memory(load_config({}, {}), fake_busy(self.free))
 
 
 @dataclass

@@ -9,7 +9,7 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.engine import platform
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import read_place, resolve_memory
+from flashedge.engine.memory_plan import read_devices_memory, resolve_memory
 from flashedge.engine.vllm import compat, pair
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.registry import find_pair
@@ -108,5 +108,5 @@ def test_each_card_is_planned_for_its_engines(tmp_path: Path) -> None:
     config, two = configure("0,1", "0,1", tmp_path), fake_cards("4090", "3060")
     found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two).kv_bytes
     assert (found.generator or 0) >> 20 == 3_072
-    place = read_place(config, two)
+    place = read_devices_memory(config, two)
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)

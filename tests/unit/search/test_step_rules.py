@@ -12,7 +12,6 @@ from flashedge.types import BLANK_LINE, MARKERS, MAX_STEP_ENTROPY, STEP_RULES, T
 TEXTS = ["A", "\n\n", ".\n\n", "\n", "B\n", "\nC", " \n", "\n\nD", "", " "]
 A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
 
-
 BLANK_LINES = BoundaryRule.from_texts(enumerate(TEXTS))
 
 

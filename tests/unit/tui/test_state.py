@@ -45,7 +45,6 @@ from tests.support.made_run import build_score as score
 
 SVG = "{http://www.w3.org/2000/svg}"
 
-
 LIVE, STORED = live_items(), stored_items()
 WHOLE = fold(RunView(id="r"), STORED)
 WHOLE_MCTS = fold(RunView(id="r"), live_items(MCTS))

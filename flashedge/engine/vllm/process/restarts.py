@@ -41,7 +41,7 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
     """Halve the sequences and tokens of a step. Returns None if both are at their minimum.
 
     A step's memory grows with both: activations with the tokens, logits and graphs with the
-    sequences. What a step computes for a request depends on neither.
+    sequences. Where kernels are batch-invariant, no result depends on them.
     """
     now = options.max_num_seqs, options.max_batched_tokens
     sequences, tokens = (
@@ -80,7 +80,7 @@ class EngineProcess:
         self._health = Health(state="starting", cards=options.card_names, kv_memory=kv_memory)
         """The fields that `health` does not compute."""
         self._attempt = 0
-        """Number of the restart that is under way or comes next. 0 before the first death."""
+        """How many restarts in a row have begun or are planned. 0 once the engine is stable."""
         self._restart_at: float | None = None
         """When the next process starts, or None if no restart is planned or one is under way."""
         self._ready = asyncio.Event()
@@ -149,7 +149,7 @@ class EngineProcess:
             raise self._make_error(f"is {self._health.state}: {self._health.detail or 'no error'}")
 
     def _make_error(self, what: str) -> EngineDead:
-        """Make an error for a request that did not reach the engine, and so is not to blame."""
+        """Make an error for which no request is to blame."""
         hints = {
             "failed": "see `flashedge logs`, then `flashedge down` and `flashedge up`",
             "dead": "it is being restarted; `flashedge ps` says why and when",
@@ -271,7 +271,7 @@ class EngineProcess:
             self._restart_at = None
             options, limit = self.options, self.start_limit_bytes
             if options.kv_start_bytes is not None and limit is not None:
-                # More than `limit` may be the other engine's by now. 0 would stand for all.
+                # Memory beyond `limit` may be the other engine's by now. 0 would stand for all.
                 start_bytes = max(1, min(options.kv_start_bytes, limit))
                 options = replace(options, kv_start_bytes=start_bytes)
             try:

@@ -89,6 +89,11 @@ def test_sizes_that_are_set_are_respected(config: Config) -> None:
     found = checks_of(SMALL, "rtx4080", configure(config, kv_bytes=(9 * GIB, GIB)))["fit"]
     assert (found.verdict, "are set to 10.0 GiB" in found.detail) == (WARNING, True)
     assert "leave kv_bytes unset" in str(found.hint)
+    room = find_need(pair, config, find_place("rtx4080", config)).sum_rooms(
+        find_place("rtx4080", config)
+    )
+    full = configure(config, kv_bytes=(room - MIB, None))
+    assert checks_of(SMALL, "rtx4080", full)["fit"].verdict == WARNING, "none is left for the other"
 
 
 def test_what_was_measured_replaces_the_estimate(config: Config) -> None:

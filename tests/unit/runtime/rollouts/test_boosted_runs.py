@@ -1,6 +1,7 @@
 """Boosted runs: a log builds the same tree again, and what the service records."""
 
 import asyncio
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.answers import grouping
+from flashedge.answers.extraction import extract_open_answer
 from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ExtendRequest
@@ -19,8 +21,15 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
-from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, find_difference, replay
+from flashedge.runtime.rollouts.replay import (
+    RunLog,
+    _group,
+    build_replay_search,
+    find_difference,
+    replay,
+)
 from flashedge.search.tree import Tree
+from flashedge.types import NodeId
 from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
 from tests.support.rollout_rig import make_cost
@@ -70,6 +79,21 @@ def test_a_log_without_boxes_replays_to_the_same_answer(monkeypatch: pytest.Monk
     log = log_of_boosted(SPEC, 0)
     assert log.result["unboxed"]
     assert asyncio.run(replay_log(log)) is None
+
+
+def test_answers_are_grouped_as_in_the_run() -> None:
+    """By their steps behind the thinking, and without the prose before a call."""
+    log, node, call = log_of_boosted(SPEC, 0), NodeId(1), '{"a":1}'
+    tag = {"structural_tag": json.dumps({"structures": [{"begin": "<call>"}]})}
+    cases: tuple[tuple[str, dict[str, Any], str, str | None], ...] = (
+        ("text", {}, "It is 3.\n\nSo 4.", extract_open_answer(["It is 3.\n\n", "So 4."])),
+        ("json", {"guidance": tag}, f"First: <call>{call}", f"<call>{call}"),
+    )
+    for answers, fields, text, expected in cases:
+        spec = replace(SPEC, answers=answers, **fields)
+        told = replace(log, spec=spec, answer_texts={node: text})
+        found = asyncio.run(_group(told, Tree(), (node,), MathGrader(), WordGroups()))
+        assert found.answers == {node: expected}
 
 
 def test_slower_engines_build_the_tree_of_the_log() -> None:

@@ -20,7 +20,6 @@ from flashedge.types import POLICY_NAMES
 
 BATCH = 8
 
-
 Put = Callable[[ActivePrograms], None]
 """Adds a program of one member to the active ones. The member's id is the program's key."""
 

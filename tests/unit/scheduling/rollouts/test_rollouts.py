@@ -15,7 +15,6 @@ from tests.support.rollout_rig import LinearCurve, make_candidate, make_cost, ma
 
 FLAT = make_cost(0.0)
 
-
 Runs = list[RolloutCandidate]
 
 
