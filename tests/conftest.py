@@ -15,10 +15,9 @@ gc.set_threshold(20_000, 50, 100)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Collect garbage once at the end, not five times: each takes seconds in each process.
-
-    Undo that a shell ignores Ctrl-C for what it starts in the background, and children inherit
-    that: the tests that send it to commands want the usual answer."""
-    config.stash[gc_collect_iterations_key] = 1
+    """Set up this test process."""
+    config.stash[gc_collect_iterations_key] = 1  # pytest's five, at the end, take seconds each
+    # A shell lets what it starts in the background ignore Ctrl-C, and child processes inherit that.
+    # The tests that send Ctrl-C to commands want the usual answer.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

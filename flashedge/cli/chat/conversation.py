@@ -85,7 +85,7 @@ class Conversation:
             "search": self.set_search,
             "seed": self.set_seed,
             "tree": self.show_tree,
-            "new": self.start_anew,
+            "new": self.begin_conversation,
             "help": lambda _: output.say(COMMANDS),
         }
         for turn in resumed.turns if resumed else ():
@@ -160,7 +160,7 @@ class Conversation:
         console = output.stdout()
         console.print(render(build_view(self._last), width=console.width))
 
-    def start_anew(self, _: str = "") -> None:
+    def begin_conversation(self, _: str = "") -> None:
         self._messages = list(self._start)
         self._last = None
         if self._saved is not None:

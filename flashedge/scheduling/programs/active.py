@@ -30,7 +30,7 @@ from flashedge.scheduling.programs.program import KIND_RANKS, Kind, Member, Prog
 RETURNS_S = 60.0
 """A program counts as under way if its next member comes this soon after the last one has left, as
 with an agent that asks one question after another. Chosen by hand: with 6 s an agent whose tool is
-slow would queue anew; with 600 s programs that are over would keep their rank."""
+slow would queue again; with 600 s programs that are over would keep their rank."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

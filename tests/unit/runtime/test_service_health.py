@@ -124,7 +124,7 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: 
     service = (await serve(keep_alive_s=100)).service
     for asked, idle_s, due in (
         (None, 101, True),
-        (None, 99, False),  # the request in between has begun anew
+        (None, 99, False),  # the request in between has started again
         (1000.0, 101, False),
         (0.0, 1, True),
         (-1.0, 1e9, False),

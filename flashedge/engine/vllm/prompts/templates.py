@@ -16,8 +16,26 @@ from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
 """The roles of messages, as chat templates write them."""
-_SEARCHES = re.compile(
-    "r?(split|partition|find|index)|[lr]?strip|(starts|ends)with|remove(pre|suf)fix|replace|count"
+_SEARCHES = frozenset(
+    [
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+        "startswith",
+        "endswith",
+        "replace",
+        "strip",
+        "lstrip",
+        "rstrip",
+        "removeprefix",
+        "removesuffix",
+        "find",
+        "rfind",
+        "index",
+        "rindex",
+        "count",
+    ]
 )
 """Methods and filters that search a text for their arguments. The text that `replace` puts in is
 treated like the one that it searches for."""
@@ -82,8 +100,7 @@ def _is_searched(before: Sequence[_Token], after: Sequence[_Token], callers: Seq
     bracket is that of a loop, `for x in [`."""
     is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
     is_excluded = [text for _, text in after] == ["not", "in"]
-    caller = callers[-1] if callers else ""
-    is_argument = caller in _COMPARES or _SEARCHES.fullmatch(caller) is not None
+    is_argument = bool(callers) and callers[-1] in _SEARCHES | _COMPARES
     return is_compared or is_excluded or is_argument
 
 
