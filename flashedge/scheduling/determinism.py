@@ -24,7 +24,7 @@ by hand: without the wait most passes hold one window; with 40 its tokens would 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayShape:
+class PassShape:
     """The shape of all passes. Equal shapes on equal devices give equal bits."""
 
     window: int
@@ -65,7 +65,7 @@ class ReplayShape:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> ReplayShape:
+    def from_json(cls, found: Mapping[str, Any]) -> PassShape:
         return cls(**found)
 
 

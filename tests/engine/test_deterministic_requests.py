@@ -13,7 +13,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.errors import RequestError
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from flashedge.search.step_rules import EntropyRule
 from flashedge.types import FinishReason, Problem
 from tests.engine.test_speculation_on_vllm import continued
@@ -114,7 +114,7 @@ async def test_children_share_the_verified_path_of_their_parent(
 ) -> None:
     """In whole windows, and nobody else finds them."""
     window = 32
-    await generator.set_replay_shape(ReplayShape(window=window))
+    await generator.set_replay_shape(PassShape(window=window))
     parent = ask(generator, problem, seed=31, max_tokens=90)
     prompt = (*range(60, 131), *parent.token_ids)  # nobody has had it before
     parent = replace(parent, token_ids=prompt, deterministic=True)
@@ -132,9 +132,9 @@ async def test_children_share_the_verified_path_of_their_parent(
 
 
 SHAPES = [
-    ReplayShape(window=32),
-    ReplayShape(window=32, group=4),
-    ReplayShape(window=32, group=4, prefill_windows=4),
+    PassShape(window=32),
+    PassShape(window=32, group=4),
+    PassShape(window=32, group=4, prefill_windows=4),
 ]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import flashedge
 from flashedge.engine.vllm import compat
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine, ScoreMachine
 from tests.support.search_machine import RULES, SearchMachine, SlotMachine
@@ -23,10 +23,10 @@ from tests.support.search_machine import RULES, SearchMachine, SlotMachine
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
 SHAPES = (
-    ReplayShape(window=8),
-    ReplayShape(window=16, group=2, prefill_windows=2),
-    ReplayShape(window=16, group=4, prefill_windows=1),
-    ReplayShape(window=32, group=3, prefill_windows=3),
+    PassShape(window=8),
+    PassShape(window=16, group=2, prefill_windows=2),
+    PassShape(window=16, group=4, prefill_windows=1),
+    PassShape(window=32, group=3, prefill_windows=3),
 )
 CROWDED: dict[type[Machine], int] = {Machine: 314, ScoreMachine: 115}
 """Schedules in which what the requests of a pass keep in the cache leaves no room for any."""
@@ -97,7 +97,7 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
         draw = Random(seed)
         start = partial(
             make_scheduler,
-            ReplayShape(window=16, group=2, prefill_windows=2),
+            PassShape(window=16, group=2, prefill_windows=2),
             MODEL,
             blocks=draw.choice((40, 100, 200)),
             block_tokens=BLOCK,

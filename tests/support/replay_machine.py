@@ -19,7 +19,7 @@ from typing import Any
 from flashedge.engine.vllm.inside.determinism import passes
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import (
     VOCABULARY,
     Span,
@@ -328,7 +328,7 @@ class Machine(SchedulerMachine):
 class ScoreRunner(HashRunner):
     """Scores a path by a hash, once its last token is computed."""
 
-    shape: ReplayShape
+    shape: PassShape
 
     def make_output(self, output: Any, names: list[str]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput

@@ -8,7 +8,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.errors import EngineDead
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 
 
 class VllmEngine:
@@ -22,7 +22,7 @@ class VllmEngine:
         self._budget: int | None = None
         self._is_offloaded = False
         self._order: tuple[str, ...] = ()
-        self._replay_shape: ReplayShape | None = None
+        self._replay_shape: PassShape | None = None
         self.suspect_lock = asyncio.Lock()
         """See `engine.base`."""
 
@@ -82,7 +82,7 @@ class VllmEngine:
         with suppress(EngineDead):  # the next process gets it
             await self.process.call("rank_programs", list(keys))
 
-    async def set_replay_shape(self, shape: ReplayShape) -> None:
+    async def set_replay_shape(self, shape: PassShape) -> None:
         """Set the shape of the passes of deterministic requests, none of which may be open. Raises
         EngineDead."""
         self._replay_shape = shape

@@ -1,4 +1,4 @@
-"""Finds a shape (`ReplayShape`) in which an engine's passes give the same bits every time.
+"""Finds a shape (`PassShape`) in which an engine's passes give the same bits every time.
 
 A shape demands less of the kernels than batch invariance does. With one window a pass, the same
 pass must give the same bits twice. With several, a row's bits must not depend on its place in the
@@ -25,7 +25,7 @@ from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.batch_invariance import build_request, draw_tokens
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Problem
 
@@ -48,7 +48,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
+def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[PassShape, ...]:
     """The shapes to try, the cheapest first.
 
     sequences: the most that a step may have. A pass has logits for each of its rows, but the memory
@@ -56,10 +56,10 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     window, group = CPU_WINDOW, GROUP
     if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
-    single = ReplayShape(window=window)
+    single = PassShape(window=window)
     if group == 1:
         return (single,)
-    grouped = ReplayShape(window=window, group=group, prefill_windows=group)
+    grouped = PassShape(window=window, group=group, prefill_windows=group)
     return grouped, replace(grouped, prefill_windows=1), single
 
 
@@ -113,7 +113,7 @@ async def _compute_same(
     items: Sequence[Item],
     compute: Callable[[Item], Awaitable[Result]],
     is_same: Callable[[Result, Result], bool],
-    shape: ReplayShape,
+    shape: PassShape,
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
     """Compute each item alone in a shape. Returns the results if each is the same in one batch with
@@ -142,7 +142,7 @@ async def _compute_same(
     return alone
 
 
-def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[ExtendRequest]:
+def _build_requests(generator: VllmGenerator, shape: PassShape) -> list[ExtendRequest]:
     """Build requests whose prompts are from less than a window to more than a pass long."""
     draw = Random(0)
     vocabulary = generator.codec.encode("0123456789+-=. ")
@@ -157,7 +157,7 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
     ]
 
 
-def _build_paths(verifier: VllmVerifier, shape: ReplayShape) -> list[list[int]]:
+def _build_paths(verifier: VllmVerifier, shape: PassShape) -> list[list[int]]:
     """Draw token ids of paths from less than a window to more than two passes, if they fit."""
     draw = Random(0)
     vocabulary = sorted(set(verifier.encode(_SCORED)))

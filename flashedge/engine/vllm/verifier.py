@@ -23,7 +23,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 
 SCORE_CACHE_ENTRIES = 1 << 17
 """Step scores to keep, in some 17 MB. The KV cache has room for far fewer steps."""
@@ -96,7 +96,7 @@ class VllmVerifier(VllmEngine):
         """Encode a path as the verifier does. Raises PathOverflow, ContextOverflow."""
         return self._build_prompt(request).token_ids
 
-    async def set_replay_shape(self, shape: ReplayShape) -> None:
+    async def set_replay_shape(self, shape: PassShape) -> None:
         """See `VllmEngine`. Scores of another shape are forgotten."""
         self.clear_score_cache()
         await super().set_replay_shape(shape)

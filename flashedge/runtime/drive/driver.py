@@ -22,7 +22,7 @@ from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.retry import note_restarts, retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import (
-    StepTexts,
+    StepSplitter,
     build_path_request,
     build_probe_request,
     build_segment,
@@ -117,10 +117,10 @@ class Driver:
         self._growth = Growth(generator.codec.decode)
         self.thinking = Thinking.of_prompt(generator.codec, prompt_ids)
         self._emitter = EventEmitter(emit, asked.aggregate, self.thinking.take_answer)
-        self._texts = StepTexts(
+        self._splitter = StepSplitter(
             codec=generator.codec, rule=asked.step_rule, max_step_tokens=asked.max_step_tokens
         )
-        self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
+        self._speculation_client = SpeculationClient(search, asked, engines, self._splitter)
         self._on_restart = note_restarts(generator, "generator", emit)
         self._first_node: NodeId | None = None
         """The node of the run's first request, whose cached tokens PromptRead reports."""
@@ -283,7 +283,7 @@ class Driver:
             chunks = await retry_after_restart(generator, work, self._on_restart)
         self._growth.end(node)
         self._speculation_client.count(chunks)
-        segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
+        segment = build_segment(chunks, self._splitter, to_end=granularity.to_end)
         self.scoring.receive(node, steps, segment, self._start)
         self._inbox.put_nowait(Generated(node=node, segment=segment))
 

@@ -96,7 +96,7 @@ def build_path_request(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTexts:
+class StepSplitter:
     """Splits generated text into steps where the engine would have ended them."""
 
     codec: Codec
@@ -133,18 +133,18 @@ class StepTexts:
         return self.codec.rules[self.rule].split_ids(ids)
 
 
-def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) -> Segment:
+def build_segment(chunks: Sequence[Chunk], splitter: StepSplitter, *, to_end: bool) -> Segment:
     """Join the chunks of a finished stream. The text is decoded from all ids at once, since
-    incremental detokenizers can lose or split characters. to_end: as for `StepTexts.split`."""
+    incremental detokenizers can lose or split characters. to_end: as for `StepSplitter.split`."""
     ids = tuple(i for chunk in chunks for i in chunk.token_ids)
     finish = chunks[-1].finish
     assert finish is not None, "the last chunk carries the finish reason"
-    text = texts.codec.decode(ids)
+    text = splitter.codec.decode(ids)
     return Segment(
         token_ids=ids,
         logprobs=tuple(p for chunk in chunks for p in chunk.logprobs),
         text=text,
-        steps=texts.split(ids, text, to_end=to_end),
+        steps=splitter.split(ids, text, to_end=to_end),
         finish=finish,
     )
 

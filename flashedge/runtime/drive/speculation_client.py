@@ -16,7 +16,7 @@ from typing import Any, Self
 from flashedge.engine.base import Chunk, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.segments import StepTexts
+from flashedge.runtime.drive.segments import StepSplitter
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.scheduling.speculation.drafts import Continuation
@@ -48,13 +48,13 @@ class SpeculationClient:
     """
 
     def __init__(
-        self, search: Search[Any], asked: Request, engines: Engines, texts: StepTexts
+        self, search: Search[Any], asked: Request, engines: Engines, splitter: StepSplitter
     ) -> None:
         self._search = search
-        self._texts = texts
+        self._splitter = splitter
         self._deterministic = asked.deterministic
         switches = engines.optimizations
-        may_draft = switches.speculation and texts.rule != ENTROPY
+        may_draft = switches.speculation and splitter.rule != ENTROPY
         self._speculator = engines.generator.speculator if may_draft else None
         self._lookahead = self._speculator if switches.lookahead else None
         self._run = secrets.token_hex(8)  # names the run's drafts in the generator
@@ -115,7 +115,7 @@ class SpeculationClient:
                 seeds=after[child.node].seeds,
                 granularity=after[child.node].granularity,
                 max_drafts=max_drafts,
-                step_rule=self._texts.rule,
+                step_rule=self._splitter.rule,
                 deterministic=self._deterministic,
             )
             for (_, child), max_drafts in zip(children, most, strict=True)
@@ -146,9 +146,9 @@ class SpeculationClient:
         after = self._search.look_ahead(state, node)
         for seed in after.seeds:
             if (drawn := self._drafts.get(seed)) is not None:
-                limit, texts = after.granularity, self._texts
+                limit, splitter = after.granularity, self._splitter
                 ids = drawn[: limit.max_tokens]
-                steps = texts.split(ids, texts.codec.decode(ids), to_end=limit.to_end)
+                steps = splitter.split(ids, splitter.codec.decode(ids), to_end=limit.to_end)
                 return DraftedStep(token_ids=ids, steps=steps)
         return None
 

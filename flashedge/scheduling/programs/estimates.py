@@ -146,12 +146,12 @@ class SearchSpeed:
         self._step_s: BatchTime | None = None
         self._sequences = 0
         self._seen_s = 0.0
-        self._tokens = self._promised = self._busy_s = 0.0  # all fade
+        self._tokens = self._curve_tokens = self._busy_s = 0.0  # all fade
 
     def set_curve(self, step_s: BatchTime | None) -> None:
         """step_s: seconds of a decode step by its batch. None takes every batch as equally fast."""
-        if (step_s is None) != (self._step_s is None):  # `_promised` has another unit
-            self._tokens = self._promised = self._busy_s = 0.0
+        if (step_s is None) != (self._step_s is None):  # `_curve_tokens` has another unit
+            self._tokens = self._curve_tokens = self._busy_s = 0.0
         self._step_s = step_s
 
     def add_sequences(self, sequences: int, now_s: float) -> None:
@@ -168,10 +168,10 @@ class SearchSpeed:
         self._pass_time(now_s)
         if self._busy_s < LEAST_S or not self._tokens:
             return None
-        share = self._tokens / self._promised
-        return lambda sequences: share * self._promise(sequences)
+        share = self._tokens / self._curve_tokens
+        return lambda sequences: share * self._read_curve(sequences)
 
-    def _promise(self, sequences: int) -> float:
+    def _read_curve(self, sequences: int) -> float:
         """Tokens a second by the curve. Without one it is 1, and the share is the speed itself."""
         return 1.0 if self._step_s is None else sequences / self._step_s(sequences)
 
@@ -183,4 +183,6 @@ class SearchSpeed:
             counted_s = MEMORY_S * (1.0 - kept)
             self._tokens *= kept
             self._busy_s = self._busy_s * kept + counted_s
-            self._promised = self._promised * kept + self._promise(self._sequences) * counted_s
+            self._curve_tokens = (
+                self._curve_tokens * kept + self._read_curve(self._sequences) * counted_s
+            )

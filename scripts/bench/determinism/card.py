@@ -30,7 +30,7 @@ from typing import Any
 from flashedge.cli.progress import show_bar
 from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.daemon import report
 from scripts.bench.determinism.core import BUNDLED
 from scripts.bench.determinism.priced_engine import CARD, PricedEngine, Served, Timed
@@ -46,7 +46,7 @@ RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}
 as the paper's ShareGPT offline (Table 4); with `often`, windows of 32 some 6 %, like its ShareGPT
 online (Fig. 9)."""
 SHARES = (0, 2, 5, 10, 20, 50, 100)
-SHAPE = ReplayShape(window=64, group=4, prefill_windows=4)
+SHAPE = PassShape(window=64, group=4, prefill_windows=4)
 """What the self-test of a card tries first."""
 WINDOWS, GROUPS = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32)
 CONTEXT, LONG = 4096, 16_384
@@ -158,7 +158,7 @@ def compare_shapes(engine: PricedEngine, jobs: Sequence[Timed]) -> Iterator[dict
     requests deterministic."""
     for group in GROUPS:
         for window in WINDOWS:
-            shape = ReplayShape(window=window, group=group, prefill_windows=group)
+            shape = PassShape(window=window, group=group, prefill_windows=group)
             if shape.rows > MAX_STEP_TOKENS:
                 continue
             served = replace(engine, shape=shape).serve(flag(jobs, 100))

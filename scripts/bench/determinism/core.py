@@ -16,7 +16,7 @@ from typing import Any
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 
 BUNDLED = Path(__file__).parents[3] / "flashedge" / "bundled" / "generator"
 SCHEDULER = "flashedge.engine.vllm.inside.scheduler.EdgeScheduler"
@@ -57,7 +57,7 @@ class Core:
 
     def __init__(
         self,
-        shape: ReplayShape,
+        shape: PassShape,
         *,
         dtype: str = "bfloat16",
         model: Path = BUNDLED,
@@ -96,7 +96,7 @@ class Core:
         self.step_s: list[float] = []
         """Seconds of each step."""
 
-    def renew(self, shape: ReplayShape, scheduler: type[Any]) -> None:
+    def renew(self, shape: PassShape, scheduler: type[Any]) -> None:
         """Go on with another scheduler and an empty prefix cache."""
         old, config = self.scheduler, self.core.vllm_config
         assert not old.has_unfinished_requests(), "no request is open"

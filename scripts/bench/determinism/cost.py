@@ -19,7 +19,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.core import Core, Job
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.wide_model import make_wide_model
@@ -34,11 +34,11 @@ LONG, STALLED_TOKENS = 16_384, 400
 SPREAD = 40
 """Steps over which requests arrive."""
 SHAPES = {
-    "1 x 32": ReplayShape(window=32),
-    "4 x 32": ReplayShape(window=32, group=4, prefill_windows=4),
-    "2 x 64": ReplayShape(window=64, group=2, prefill_windows=2),
-    "4 x 64": ReplayShape(window=64, group=4, prefill_windows=4),
-    "8 x 32": ReplayShape(window=32, group=8, prefill_windows=8),
+    "1 x 32": PassShape(window=32),
+    "4 x 32": PassShape(window=32, group=4, prefill_windows=4),
+    "2 x 64": PassShape(window=64, group=2, prefill_windows=2),
+    "4 x 64": PassShape(window=64, group=4, prefill_windows=4),
+    "8 x 32": PassShape(window=32, group=8, prefill_windows=8),
 }
 """G x T, for the ablation: all requests deterministic, and one of eleven."""
 DEFAULT = "4 x 32"
@@ -72,7 +72,7 @@ def format_cell(value: Any) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def renew(core: Core, shape: ReplayShape) -> None:
+def renew(core: Core, shape: PassShape) -> None:
     from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
 
     core.renew(shape, EdgeScheduler)

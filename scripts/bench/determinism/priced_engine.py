@@ -16,7 +16,7 @@ from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import Device
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import (
     TokenRunner,
     build_request,
@@ -80,7 +80,7 @@ class PricedEngine:
     model: ModelShape
     checkpoint: Path
     """Its context length is all that is read."""
-    shape: ReplayShape
+    shape: PassShape
     error_rate: float
     """See `TokenRunner`."""
     context: int

@@ -18,15 +18,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.scenario import Outcome, make_jobs, run_alone, run_loaded
 from scripts.bench.determinism.wide_model import make_wide_model
 
-GROUPED = ReplayShape(window=32, group=4, prefill_windows=4)
-SINGLE = ReplayShape(window=32)
+GROUPED = PassShape(window=32, group=4, prefill_windows=4)
+SINGLE = PassShape(window=32)
 SHAPES = {Kernels.OWN: GROUPED, Kernels.BATCH: GROUPED, Kernels.ROW: SINGLE}
 """Where sums depend on a row's place, passes have one window."""
 NEEDS = {
@@ -123,7 +123,7 @@ def run_safeguards(core: Core, scale: Scale) -> list[dict[str, Any]]:
     jobs = make_jobs(scale.requests, 0, max_tokens=scale.max_tokens)
 
     def run(
-        kernels: Kernels, shape: ReplayShape, removed: str, scheduler: type[EdgeScheduler]
+        kernels: Kernels, shape: PassShape, removed: str, scheduler: type[EdgeScheduler]
     ) -> dict[str, Any]:
         kernel_variance.current = kernels
         core.renew(shape, scheduler)

@@ -36,7 +36,7 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from flashedge.types import Problem, Sampling, Timing, Usage
 from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels
@@ -229,7 +229,7 @@ def strip(run: RecordedRun) -> RecordedRun:
 
 
 def describe(
-    kernels: Kernels, shape: ReplayShape, name: str, safety: str, counts: Counts
+    kernels: Kernels, shape: PassShape, name: str, safety: str, counts: Counts
 ) -> dict[str, Any]:
     return {
         "kernels": str(kernels),

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.determinism.runner import REJECTED, accept
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from flashedge.search.tree import mix64
 
 VOCABULARY = 50
@@ -25,7 +25,7 @@ def draw_token(path: Sequence[int], seed: int) -> int:
 
 
 def make_scheduler(
-    shape: ReplayShape,
+    shape: PassShape,
     model: Path,
     *,
     blocks: int,

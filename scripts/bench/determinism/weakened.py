@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 
 
 def replace(feature: object, **methods: Any) -> None:
@@ -34,7 +34,7 @@ class WithoutIsolation(EdgeScheduler):
             replay.is_current = True
 
 
-class FloatingShape(ReplayShape):
+class FloatingShape(PassShape):
     """A window begins at the last verified token, as in the paper."""
 
     def find_window(self, known: int) -> int:
@@ -49,7 +49,7 @@ class WithoutAbsoluteWindows(EdgeScheduler):
         super().__init__(*args, **kwargs)
         windows = self.passes.windows
 
-        def set_shape(shape: ReplayShape) -> None:
+        def set_shape(shape: PassShape) -> None:
             windows.shape = FloatingShape(**dataclasses.asdict(shape))
 
         replace(windows, set_shape=set_shape)

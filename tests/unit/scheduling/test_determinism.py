@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.scheduling import determinism
-from flashedge.scheduling.determinism import BatchState, ReplayShape, StepKind, choose_step
+from flashedge.scheduling.determinism import BatchState, PassShape, StepKind, choose_step
 
 SHARED, PREFILL, VERIFY = StepKind.SHARED, StepKind.PREFILL, StepKind.VERIFY
 NOTHING = dict.fromkeys(("can_prefill", "expects_window", "can_share", "has_others"), False)
@@ -52,15 +52,15 @@ def test_passes_take_turns_and_others_get_a_step_between(
 
 
 @st.composite
-def shapes(draw: st.DrawFn) -> ReplayShape:
+def shapes(draw: st.DrawFn) -> PassShape:
     group = draw(st.integers(1, 8))
     windows = max(1, group // draw(st.integers(1, 8)))
     window = draw(st.sampled_from((8, 16, 32, 64)))
-    return ReplayShape(window=window, group=group, prefill_windows=windows)
+    return PassShape(window=window, group=group, prefill_windows=windows)
 
 
 @given(shapes(), st.integers(1, 2000), st.integers(2, 500))
-def test_the_window_holds_the_last_known_token(shape: ReplayShape, known: int, room: int) -> None:
+def test_the_window_holds_the_last_known_token(shape: PassShape, known: int, room: int) -> None:
     longest = known + room
     start, end = shape.find_window(known), shape.end_window(known, longest)
     assert start % shape.window == 0
@@ -69,7 +69,7 @@ def test_the_window_holds_the_last_known_token(shape: ReplayShape, known: int, r
 
 
 @given(shapes(), st.integers(1, 2000), st.integers(0, 100))
-def test_prefill_ends_where_the_window_begins(shape: ReplayShape, known: int, shared: int) -> None:
+def test_prefill_ends_where_the_window_begins(shape: PassShape, known: int, shared: int) -> None:
     computed = min(shared * shape.window, shape.find_window(known))
     while computed < shape.find_window(known):
         end = shape.end_chunk(computed, known)

@@ -13,7 +13,7 @@ from vllm.v1.serial_utils import MsgpackDecoder
 
 from flashedge.engine.vllm.inside.kv import quota
 from flashedge.engine.vllm.inside.step_record import FATAL_ERROR, get_step_record
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 
 log = logging.getLogger("vllm")  # the step record takes errors from this logger
 _DECODER = MsgpackDecoder(EngineCoreRequest)
@@ -61,6 +61,6 @@ CALLS: dict[str, Callable[..., Any]] = {
         "reordered": core.scheduler.programs.reordered,
     },
     "set_replay_shape": lambda core, shape: core.scheduler.passes.windows.set_shape(
-        ReplayShape.from_json(shape)
+        PassShape.from_json(shape)
     ),
 }

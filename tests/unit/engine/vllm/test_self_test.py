@@ -11,7 +11,7 @@ import pytest
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm import batch_invariance, shape_probe
-from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.determinism import PassShape
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import TokenIds
 
@@ -60,7 +60,7 @@ class FormulaEngine:
     open: int = 0
     drawn: int = 0
 
-    async def set_replay_shape(self, shape: ReplayShape) -> None:
+    async def set_replay_shape(self, shape: PassShape) -> None:
         self.shape = shape
 
     async def draw(self, request: ExtendRequest) -> Any:
@@ -94,7 +94,7 @@ async def test_the_first_shape_that_holds_is_chosen(
     found = await shape_probe.choose_shape(engine, Turns(), on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
-        assert engine.shape == ReplayShape.from_json(shape), "the engine uses it"
+        assert engine.shape == PassShape.from_json(shape), "the engine uses it"
 
 
 def test_a_pass_of_a_card_has_no_more_rows_than_its_memory_is_planned_for() -> None:

@@ -15,7 +15,7 @@ from flashedge.events import Event
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.scoring import Scoring
-from flashedge.runtime.drive.segments import IncrementalText, StepTexts
+from flashedge.runtime.drive.segments import IncrementalText, StepSplitter
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.strategies import build_search, find_usual_strategy
 from flashedge.runtime.thinking import NO_THINKING, Thinking
@@ -47,7 +47,7 @@ class PieceCodec(ByteCodec):
 
 
 def split(codec: ByteCodec, rule: str, ids: TokenIds, *, to_end: bool = True) -> tuple[str, ...]:
-    texts = StepTexts(codec=codec, rule=rule, max_step_tokens=3)
+    texts = StepSplitter(codec=codec, rule=rule, max_step_tokens=3)
     return texts.split(ids, codec.decode(ids), to_end=to_end)
 
 
@@ -149,7 +149,7 @@ async def score(
     spec, verifier = replace(BEST, **fields), Recorder()
     engines = replace(sim_engines(), verifier=verifier, judges=judges)  # type: ignore[arg-type]
     search = build_search(spec, judges)
-    texts = StepTexts(codec=engines.generator.codec, max_step_tokens=8)
+    texts = StepSplitter(codec=engines.generator.codec, max_step_tokens=8)
     client = SpeculationClient(search, spec, engines, texts)
     ignore = lambda waited_s: None  # noqa: E731
     scoring = Scoring(search, spec, engines, client, NO_EARLIER_RUN, ignore, CLOSED)

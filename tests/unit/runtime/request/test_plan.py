@@ -14,7 +14,7 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, Conflict, EngineDead, RequestError
 from flashedge.models.folders import fingerprint_pair
 from flashedge.models.registry import find_pair
-from flashedge.runtime.drive.segments import StepTexts
+from flashedge.runtime.drive.segments import StepSplitter
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request import plan
 from flashedge.runtime.request.calibrations import (
@@ -167,7 +167,7 @@ def test_nothing_is_drafted_behind_an_uncertain_end(rule: str) -> None:
     spec, engines = replace(BEAM, step_rule=rule), sim_engines()
     assert engines.optimizations.speculation
     search = build_search(spec)
-    texts = StepTexts(codec=engines.generator.codec, rule=rule, max_step_tokens=8)
+    texts = StepSplitter(codec=engines.generator.codec, rule=rule, max_step_tokens=8)
     client = SpeculationClient(search, spec, engines, texts)
     state, commands = search.start(spec.problem, spec.seed, spec.limits)
     expansions = [command for command in commands if isinstance(command, Expand)]

@@ -2,7 +2,7 @@
 
 A deterministic request decodes in shared steps like any other, but its tokens stay here as
 candidates. When its window is full, or a candidate would end it, a *verify pass* computes the
-window again in a fixed shape (`ReplayShape`), overwrites its KV, and draws the tokens. Candidates
+window again in a fixed shape (`PassShape`), overwrites its KV, and draws the tokens. Candidates
 up to the first wrong one are right, and so is the token that the pass drew in its place. The
 candidates after it are dropped. The daemon sees verified tokens only.
 

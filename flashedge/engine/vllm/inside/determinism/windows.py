@@ -16,7 +16,7 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
-from flashedge.scheduling.determinism import ReplayShape, StepKind
+from flashedge.scheduling.determinism import PassShape, StepKind
 
 PAD = 0
 """The guess where a window has no candidate. It is checked like any other."""
@@ -111,11 +111,11 @@ class Windows:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.replays: dict[str, Replay] = {}
-        self.shape = ReplayShape(window=scheduler.block_size)
+        self.shape = PassShape(window=scheduler.block_size)
         self.step = StepKind.SHARED
         """The kind of the step that is scheduled or computed."""
 
-    def set_shape(self, shape: ReplayShape) -> None:
+    def set_shape(self, shape: PassShape) -> None:
         """Set the shape of all passes. Raises ValueError for a shape that does not fit the engine,
         or while a deterministic request is open."""
         block, most = self._scheduler.block_size, self._scheduler.max_num_scheduled_tokens
