@@ -32,6 +32,12 @@ class Features:
         True, "Draft the next steps of finished paths while others of their level generate."
     )
     """Ref: arXiv 2509.00195 §4.1."""
+    token_drafts: bool = feature(
+        True,
+        "Draft the next tokens of a path from the text of its run, and compute several in a step"
+        " where that is quicker. The tokens are the same. Not yet on cards.",
+    )
+    """Ours."""
     lookahead: bool = feature(
         False,
         "Score a drafted step together with the step before it. On simulated engines it costs more"
@@ -156,6 +162,7 @@ class Optimizations:
     kv_split: bool = True
     offload: bool = True
     speculation: bool = True
+    token_drafts: bool = True
     lookahead: bool = False
     early_scores: bool = False
     score_once: bool = True

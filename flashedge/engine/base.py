@@ -56,6 +56,8 @@ class ExtendRequest:
     each_token: bool = False
     """Whether each token is sent as soon as it is drawn. Otherwise a generator may send tokens
     together every 50 ms. The end of a step is sent at once."""
+    token_drafts: bool = False
+    """Whether the generator may draft tokens from the program's text. It changes no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,7 +110,7 @@ SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
 """Switches that only matter where the paths of a level do not all fit."""
 
 
-ELSEWHERE = {"joined_tokens"}
+ELSEWHERE = {"joined_tokens", "token_drafts"}
 """Tested apart, since they need real engines (`engine/test_driver_on_vllm.py`)."""
 
 

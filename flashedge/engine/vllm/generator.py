@@ -23,6 +23,7 @@ from flashedge.engine.vllm.inside.keys import (
     GUIDED_FROM,
     LOGPROBS,
     PROGRAM,
+    TOKEN_DRAFTS,
 )
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
@@ -129,6 +130,7 @@ def build_params(
         "continuation": request.continuation and request.continuation.to_json(),
         DETERMINISTIC: request.deterministic,
         EACH_TOKEN: request.each_token,
+        TOKEN_DRAFTS: request.token_drafts,
     }
     guided = None
     if request.guidance is not None:

@@ -33,7 +33,9 @@ class StockGenerator(EngineProxy[VllmGenerator]):
         rule = request.step_rule if request.to_boundary else None
         markers = self.codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
         params = build_params(
-            replace(request, to_boundary=False, entropy_rule=None, each_token=True),
+            replace(
+                request, to_boundary=False, entropy_rule=None, each_token=True, token_drafts=False
+            ),
             self.codec,
             self.max_model_len,
             stop=[STEP_STOP] if rule == BLANK_LINE else None,

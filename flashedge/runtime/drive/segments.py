@@ -92,6 +92,7 @@ def build_path_request(
         continuation=continuation,
         deterministic=asked.deterministic,
         each_token=not engines.optimizations.joined_tokens,
+        token_drafts=engines.optimizations.token_drafts,
     )
 
 

@@ -26,7 +26,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean, median
 
 from flashedge.answers.workers.mathematics import MathGrader
@@ -54,11 +54,10 @@ class Way:
 
 
 WAYS = {
-    "off": Way(optimizations=Optimizations(speculation=False)),
-    "on": Way(),
-    "on+lookahead": Way(optimizations=Optimizations(lookahead=True)),
-    "flat": Way(flat=True),
-    "flat+lookahead": Way(optimizations=Optimizations(lookahead=True), flat=True),
+    "off": Way(optimizations=Optimizations(speculation=False, token_drafts=False)),
+    "steps": Way(optimizations=Optimizations(token_drafts=False)),
+    "tokens": Way(optimizations=Optimizations(speculation=False)),
+    "both": Way(),
 }
 
 
@@ -82,12 +81,15 @@ class Bench:
         self._pair = pair
         self._flat = flat
         self._grader = MathGrader()
+        self._searches = 0
 
     async def search(self, spec: Request, way: Way) -> Run:
         await forget_kv(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
+        self._searches += 1
         engines = build_engines(way.optimizations, self._pair, grader=self._grader)
+        engines = replace(engines, program=f"search-{self._searches}")
         before, done_s = await self._counters(), dict[NodeId, float]()
         began = loop.time()
 
@@ -119,6 +121,7 @@ class Bench:
         preemptions = (await self._pair.generator.view()).preemptions
         return {
             **await self._pair.generator.process.call("get_counters"),
+            **(await self._pair.generator.view()).replays,
             "preemptions": preemptions,
         }
 
@@ -165,7 +168,7 @@ async def measure_ways(
     """Measure every way. way -> (problems, repeats) runs."""
     runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
     names = list(WAYS)
-    await bench.search(Request(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
+    await bench.search(Request(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["both"])
     for index, problem in enumerate(chosen):
         spec = Request(problem=problem, pair="bundled", n=n, seed=index)
         order = rotate(names, index)

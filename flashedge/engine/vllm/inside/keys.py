@@ -29,6 +29,8 @@ LOGPROBS = "flashedge_logprobs"
 output: the log-probability of each of its tokens."""
 EACH_TOKEN = "each_token"
 """In a request's parameters: True if its tokens go to the daemon one by one (`outputs`)."""
+TOKEN_DRAFTS = "token_drafts"
+"""In a request's parameters: True if its tokens may be drafted (`token_drafts`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.step_rules.TOP` likeliest tokens."""

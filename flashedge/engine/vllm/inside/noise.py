@@ -97,6 +97,16 @@ def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> 
     )
 
 
+def is_plain(params: SamplingParams) -> bool:
+    """Whether nothing but the noise, temperature, top-k, top-p and min-p chooses the tokens."""
+    return not (
+        params.logit_bias
+        or params.allowed_token_ids is not None
+        or params.bad_words
+        or params.min_tokens
+    )
+
+
 class TokenDrawer:
     """Draws the tokens of a batch by what is fastest on its device: `fused` on a card, `on_cpu` on
     a CPU. Both draw the tokens of `naive`. The host never waits for a card."""

@@ -5,6 +5,7 @@ show in which order they act:
 
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
+    token_drafts which tokens of a request are drafted          token_drafts
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                below
     kv           the quota of KV blocks                         kv.quota
@@ -45,6 +46,7 @@ from flashedge.engine.vllm.inside.outputs import JoinedTokens, find_entropy
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import Speculation
 from flashedge.engine.vllm.inside.step_record import StepsInFlight
+from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
 from flashedge.search.step_rules import BoundaryRule, EntropyRule
 
 Append = Callable[[list[int]], tuple[list[int], bool]]
@@ -64,6 +66,7 @@ class EdgeScheduler(AsyncScheduler):
         self.boundaries = StepBoundaries(self, self.drafts.locate_step)
         self.kv = KvQuota(self, self.drafts.reclaim)
         self.passes = Passes(self, self.boundaries.ends_step)
+        self.token_drafts = TokenDrafts(self, self.drafts.locate_step, self.boundaries.rules)
         self.joined = JoinedTokens()
         self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
@@ -74,7 +77,9 @@ class EdgeScheduler(AsyncScheduler):
 
     def add_request(self, request: Request) -> None:
         with self.steps.blame(request.request_id):
-            if not self.drafts.adopt(request):
+            adopted = self.drafts.adopt(request)
+            self.token_drafts.add_request(request, adopted or request)
+            if adopted is None:
                 self.passes.windows.begin(request)
                 super().add_request(request)
 
@@ -99,6 +104,7 @@ class EdgeScheduler(AsyncScheduler):
         try:
             self.programs.sort(self.waiting)
             queued = self.drafts.queue_drafts()
+            self.token_drafts.propose()
             output = self.passes.schedule(stock)
             self.drafts.unqueue_drafts(queued)
         except Exception:
@@ -125,6 +131,7 @@ class EdgeScheduler(AsyncScheduler):
         replays = self.passes.begin_update(scheduled, ran)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
         self.passes.end_update(scheduled, replays)
+        self.token_drafts.end_update(scheduled)
         self.drafts.end_update(outputs, labels)
         self.joined.end_update(outputs)
         if scheduled.num_scheduled_tokens:
@@ -198,7 +205,7 @@ class EdgeScheduler(AsyncScheduler):
         super()._free_request_blocks(request)
 
     def view(self) -> dict[str, Any]:
-        return {**self.kv.view(), "replays": dict(self.passes.counters)}
+        return {**self.kv.view(), "replays": {**self.passes.counters, **self.token_drafts.counters}}
 
 
 class StepBoundaries:

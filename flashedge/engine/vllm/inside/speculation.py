@@ -150,11 +150,11 @@ class Speculation:
 
     # ------------------------------------------------------------ requests arrive and leave
 
-    def adopt(self, request: Request) -> bool:
-        """Let a draft go on in place of a new request. Returns False if none can."""
+    def adopt(self, request: Request) -> Request | None:
+        """Let a draft's request go on in place of a new one. Returns it, or None if none can."""
         args = read_args(request.sampling_params)
         if not args.get("continuation"):
-            return False
+            return None
         self._like = request
         continuation = Continuation.from_json(args["continuation"])
         sampling = Sampling(
@@ -166,11 +166,11 @@ class Speculation:
         job = None if draft is None else self._of_drafts.pop(draft, None)
         if job is not None:
             self._adopt(job, request, beam)
-            return True
+            return job.request
         job = StepJob(request=request, boundary=args[BOUNDARY])
         job.serve_step(Label(name=request.request_id), beam)
         self._jobs[request.request_id] = self._requested[request.request_id] = job
-        return False
+        return None
 
     def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
         assert job.draft is not None, "it was in _of_drafts"

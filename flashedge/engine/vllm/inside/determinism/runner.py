@@ -1,5 +1,5 @@
 """Functions that give a pass its fixed shape in vLLM's first model runner. `patches` puts them in
-the place of vLLM's. Without a deterministic request they change nothing.
+the place of vLLM's. Without guesses and deterministic requests they change nothing.
 
 - A pass always computes `rows` rows. vLLM adds the padding, as it does for CUDA graphs.
 - Attention sums over the KV of a sequence in one piece. Otherwise vLLM chooses the number of pieces
@@ -8,10 +8,11 @@ the place of vLLM's. Without a deterministic request they change nothing.
 - A verifier's head is applied to one tile of a path after another, from the path's start. The last
   tile is padded. vLLM would apply the head at once to all rows that were not in the cache.
 
-In a verify pass the row of a sequence's last known token draws the token after it. If that token is
-the first guess, the next row was computed from the right token, and so on up to the first wrong
-guess. Each token is drawn by the noise of its seed and position. The tokens are returned in the
-form of vLLM's speculative decoding. Checked with vLLM 0.32.0.
+In a verify pass, and where tokens are drafted (`inside.token_drafts`), the row of a sequence's last
+known token draws the token after it. If that token is the first guess, the next row was computed
+from the right token, and so on up to the first wrong guess. Each token is drawn by the noise of its
+seed and position. The tokens are returned in the form of vLLM's speculative decoding. Checked with
+vLLM 0.32.0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +20,17 @@ from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 
+import numpy as np
 import torch
 from vllm import envs
 from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoolerHead
-from vllm.v1.outputs import SamplerOutput
+from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from flashedge.engine.vllm.inside.determinism.windows import ALONE, ReplayPass, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import ALONE, find_pass
 from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
-from flashedge.engine.vllm.inside.noise import PositionNoise, make_row
-from flashedge.engine.vllm.inside.sampling.naive import IndexedRow
+from flashedge.engine.vllm.inside.noise import PositionNoise, is_plain, make_row
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, copy_to
 
 _prepare_inputs = GPUModelRunner._prepare_inputs
 _determine_padding = GPUModelRunner._determine_batch_execution_and_padding
@@ -39,6 +41,9 @@ _pool = GPUModelRunner._pool
 _forward_chunk = TokenClassifierPoolerHead.forward_chunk
 _CURRENT = "_flashedge_pass"
 """The attribute of the runner that holds the `ReplayPass` of its step."""
+_GUESSES = "_flashedge_guesses"
+"""The attribute of the runner that holds, for the requests of its step, their guesses and the index
+of each one's last row among the computed logits."""
 _END = "_flashedge_end"
 """The attribute of a request's pooling state: the position after the rows in it."""
 TILE = 32
@@ -53,11 +58,22 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
     replay_pass = find_pass(scheduler_output)
     self.__dict__[_CURRENT] = replay_pass
     prepared = _prepare_inputs(self, scheduler_output, num_scheduled_tokens)
-    if replay_pass is None or not replay_pass.is_verify:
+    verify = replay_pass if replay_pass is not None and replay_pass.is_verify else None
+    drafted = verify.guesses if verify else scheduler_output.scheduled_spec_decode_tokens
+    if not drafted:
         return prepared
+    guesses = [drafted.get(name, ()) for name in self.input_batch.req_ids]
+    last = np.cumsum(num_scheduled_tokens) - 1
+    if verify:
+        rows = np.arange(verify.rows)
+    else:
+        counts = np.array([len(guessed) for guessed in guesses])
+        spans = zip(last - counts, last + 1, strict=True)
+        rows = np.concatenate([np.arange(first, end) for first, end in spans])
+        last = np.cumsum(counts + 1) - 1
+    self.__dict__[_GUESSES] = guesses, last.tolist()
     _, spec_decode_metadata, most_sampled = prepared
-    all_rows = torch.arange(replay_pass.rows, device=self.device)
-    return all_rows, spec_decode_metadata, most_sampled
+    return copy_to(rows, torch.int64, self.device), spec_decode_metadata, most_sampled
 
 
 @wraps(_determine_padding, assigned=())
@@ -91,10 +107,11 @@ def build_attention_metadata(self: Any, *args: Any, **options: Any) -> Any:
 
 
 def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
-    replay_pass = self.__dict__.pop(_CURRENT, None)
-    if replay_pass is None or not replay_pass.is_verify:
+    self.__dict__.pop(_CURRENT, None)
+    guessed = self.__dict__.pop(_GUESSES, None)
+    if guessed is None:
         return _sample(self, logits, spec_decode_metadata)
-    return draw_verified(self, logits, replay_pass)
+    return draw_guessed(self, logits, *guessed)
 
 
 def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
@@ -148,39 +165,48 @@ REJECTED = -1
 """vLLM's token id in the places after the first wrong guess."""
 
 
-def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
-    """Draw a token in the place of each guess of a request, and one after the last guess. Requests
-    with fewer guesses repeat their last row. logits: (rows, vocab), of all rows of the pass."""
+def draw_guessed(
+    runner: Any, logits: torch.Tensor, guesses: Sequence[Sequence[int]], last: Sequence[int]
+) -> SamplerOutput:
+    """Draw a token in the place of each guess of a request, and one after the last guess. vLLM's
+    sampler draws the token of a request whose logits other processors change, too; it has no guess.
+    logits: (rows, vocab). last: each request's last row."""
     batch = runner.input_batch
-    names: Sequence[str] = batch.req_ids
-    guesses = [replay_pass.guesses[name] for name in names]
+    metadata = batch.sampling_metadata
     width = 1 + max(map(len, guesses))
     places: list[int] = []
     sampled: list[IndexedRow] = []
-    end = 0
-    for index, (name, guessed) in enumerate(zip(names, guesses, strict=True)):
-        state = runner.requests[name]
-        end += int(runner.num_scheduled_tokens.np[index])
-        for offset in (min(at, len(guessed)) for at in range(width)):
-            row = make_row(state.sampling_params, state.num_tokens + offset, ())
-            if row is not None and row.temperature > 0:
-                sampled.append((len(places), row))
-            places.append(end - 1 - len(guessed) + offset)
-    chosen = logits.index_select(0, torch.tensor(places, device=logits.device))
-    most_logprobs = batch.sampling_metadata.max_num_logprobs
-    logprobs = None if most_logprobs is None else runner.sampler.compute_logprobs(chosen)
-    chosen = chosen.to(torch.float32)
-    if sampled:
-        processors = batch.sampling_metadata.logitsprocs.non_argmax_invariant
-        noise = next(found for found in processors if isinstance(found, PositionNoise))
-        noise.drawer.mark_winners(chosen, sampled)
-    drawn = runner.sampler.greedy_sample(chosen).long()
-    accepted = accept(drawn.view(len(names), width).tolist(), guesses)
+    others: list[int] = []
+    for index, (guessed, end) in enumerate(zip(guesses, last, strict=True)):
+        state, start = runner.requests[batch.req_ids[index]], end - len(guessed)
+        row = make_row(state.sampling_params, state.num_tokens, ())
+        if row is None or not is_plain(state.sampling_params):
+            others.append(index)
+        elif row.temperature > 0:
+            sampled += ((start + at, row.move(at)) for at in range(1 + len(guessed)))
+        places += (min(start + at, end) for at in range(width))
+    most_logprobs = metadata.max_num_logprobs
+    logprobs = None if most_logprobs is None else runner.sampler.compute_logprobs(logits)
+    if others:
+        ends = copy_to([last[index] for index in others], torch.int64, logits.device)
+        every = copy_to(last, torch.int64, logits.device)
+        drawn_by_vllm = runner.sampler(logits=logits[every], sampling_metadata=metadata)
+        chosen = drawn_by_vllm.sampled_token_ids.flatten()[others]
+    processors = metadata.logitsprocs.non_argmax_invariant
+    noise = next(found for found in processors if isinstance(found, PositionNoise))
+    scores = logits.to(torch.float32)
+    noise.drawer.mark_winners(scores, sampled)
+    drawn = runner.sampler.greedy_sample(scores).long()
+    if others:
+        drawn[ends] = chosen.long()
+    flat = copy_to(places, torch.int64, logits.device)
+    accepted = accept(drawn[flat].view(len(guesses), width).tolist(), guesses)
+    if logprobs is not None:
+        found = runner.sampler.gather_logprobs(logprobs, most_logprobs, token_ids=drawn)
+        logprobs = LogprobsTensors(*(tensor[flat] for tensor in found[:3]))
     return SamplerOutput(
         sampled_token_ids=torch.tensor(accepted, dtype=torch.int32, device=logits.device),
-        logprobs_tensors=None
-        if logprobs is None
-        else runner.sampler.gather_logprobs(logprobs, most_logprobs, token_ids=drawn),
+        logprobs_tensors=logprobs,
     )
 
 

@@ -5,7 +5,7 @@ The host never waits for a card, since it reads no result back.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ class SampledRow:
     def key(self) -> int:
         """The key of the next token's noise, of 63 bits."""
         return mix64(self.seed, self.prompt_len + len(self.output))
+
+    def move(self, tokens: int) -> "SampledRow":
+        """The row so many tokens later."""
+        return replace(self, prompt_len=self.prompt_len + tokens) if tokens else self
 
 
 IndexedRow = tuple[int, SampledRow]

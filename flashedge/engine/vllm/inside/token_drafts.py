@@ -1,0 +1,244 @@
+"""Drafts tokens of running requests, inside vLLM's scheduler.
+
+Before a step is scheduled, `propose` gives vLLM drafted tokens of requests that decode. The step
+computes their rows too, and `determinism.runner.draw_guessed` keeps the tokens that are drawn. What
+a draft is taken from is in `scheduling.speculation.token_drafts`. A row is drafted if its chance of
+bringing a token is worth more than its time (`scheduling.speculation.step_costs`).
+
+Only in synchronous engines with vLLM's first model runner: a step in flight has drawn tokens that
+the scheduler does not know yet. Ours. Checked with vLLM 0.32.0.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside.keys import (
+    DETERMINISTIC,
+    ENTROPY_RULE,
+    LOGPROBS,
+    PROGRAM,
+    TOKEN_DRAFTS,
+    read_args,
+)
+from flashedge.engine.vllm.inside.noise import is_plain
+from flashedge.scheduling.speculation.step_costs import StepCosts
+from flashedge.scheduling.speculation.token_drafts import (
+    MOST_TOKENS,
+    AcceptanceRates,
+    DraftToken,
+    TextIndex,
+    draft,
+)
+from flashedge.search.step_rules import BoundaryRule
+
+MOST_CONTEXTS = 400_000
+"""Contexts of all indices together, some 80 MB. Those of the oldest programs go first."""
+EXPLORE = 32
+"""After so many steps without drafts one is drafted all the same, to measure what it costs."""
+COUNTERS = (
+    "drafted_tokens",  # rows that steps computed for drafted tokens
+    "accepted_tokens",  # drafted tokens that were drawn
+    "drafted_steps",  # engine steps with drafted tokens
+)
+
+
+@dataclass(slots=True, eq=False)
+class ProgramText:
+    """The text of a program's requests: of a search's whole tree, or of a conversation."""
+
+    index: TextIndex = field(default_factory=TextIndex)
+    prompt: list[int] = field(default_factory=list)
+    """The last prompt that was counted."""
+
+    def add_prompt(self, prompt: list[int]) -> None:
+        """Count a prompt from the token on where it differs from the one before."""
+        pairs = enumerate(zip(self.prompt, prompt, strict=False))
+        differs = (at for at, (old, new) in pairs if old != new)
+        self.index.add(prompt, next(differs, min(len(self.prompt), len(prompt))))
+        self.prompt = prompt
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Drafted:
+    """A request whose tokens may be drafted."""
+
+    request: Request
+    index: TextIndex
+    counted: int
+    """How many of the request's tokens are in the index."""
+    stop_ids: frozenset[int]
+    rule: BoundaryRule | None = None
+    """Ends the request's step."""
+    draft: list[DraftToken] = field(default_factory=list)
+
+    def ends_step(self, previous: int, token: int) -> bool:
+        """Whether a token after another ends the request or its step."""
+        if token in self.stop_ids:
+            return True
+        return self.rule is not None and self.rule.ends_step(previous, token)
+
+
+class TokenDrafts:
+    def __init__(
+        self,
+        scheduler: Any,
+        locate_step: Callable[[Request], tuple[int, str | None]],
+        rules: Mapping[str | None, BoundaryRule],
+    ) -> None:
+        self._scheduler, self._locate_step, self._rules = scheduler, locate_step, rules
+        self._is_possible = not (
+            scheduler.scheduler_config.async_scheduling or scheduler.use_v2_model_runner
+        )
+        self._programs = OrderedDict[str, ProgramText]()
+        self._requests: dict[str, Drafted] = {}
+        self._rates = AcceptanceRates()
+        self._costs = StepCosts()
+        self._began_s = 0.0
+        self._skipped = 0
+        """Steps in a row whose drafts were not worth their time."""
+        self.counters = dict.fromkeys(COUNTERS, 0)
+
+    def add_request(self, requested: Request, request: Request) -> None:
+        """Count a new request's prompt. request: vLLM's request that computes it, which may be a
+        draft of `speculation` that has tokens of its own."""
+        params = requested.sampling_params
+        if not self._is_possible or params is None or not may_draft(params):
+            return
+        args = read_args(params)
+        key = args.get(PROGRAM) or requested.request_id
+        if (text := self._programs.get(key)) is None:
+            self._drop_oldest()
+            text = self._programs[key] = ProgramText()
+        self._programs.move_to_end(key)
+        # All paths of a search have its first prompt, and were counted when they were drawn.
+        if not (text.prompt and args.get(LOGPROBS)):
+            text.add_prompt(list(requested.prompt_token_ids or ()))
+        self._requests.setdefault(
+            request.request_id,
+            Drafted(
+                request=request,
+                index=text.index,
+                counted=request.num_prompt_tokens,
+                stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
+            ),
+        )
+
+    def _drop_oldest(self) -> None:
+        contexts = sum(len(text.index) for text in self._programs.values())
+        while contexts > MOST_CONTEXTS:
+            _, text = self._programs.popitem(last=False)
+            contexts -= len(text.index)
+
+    # ------------------------------------------------------------ a step
+
+    def propose(self) -> None:
+        """Draft tokens before a step is scheduled, as far as their KV takes nothing from requests,
+        and the step has no more rows than it was tried with at the start."""
+        self._began_s = time.perf_counter()
+        running = self._scheduler.running
+        pool = self._scheduler.kv_cache_manager.block_pool
+        for each in self._requests.values():
+            each.request.spec_token_ids, each.draft = [], []
+        if (
+            not self._requests
+            or self._scheduler.waiting
+            or pool.get_num_free_blocks() < 2 * len(running)
+        ):
+            return
+        least_chance = self._costs.find_least_chance(len(running))
+        if least_chance >= 1:
+            return
+        drafts = [
+            (known, self._draft(known, least_chance))
+            for request in running
+            if (known := self._requests.get(request.request_id)) and is_decoding(request)
+        ]
+        rows = [(guess.chance, known, guess) for known, found in drafts for guess in found]
+        # Stable, and no chance is above the one before it in its draft: drafts stay whole.
+        rows.sort(key=lambda row: row[0], reverse=True)
+        del rows[max(0, self._scheduler.max_num_running_reqs - len(running)) :]
+        worthy = self._costs.count_worthy(len(running), [chance for chance, _, _ in rows])
+        if rows and not worthy and self._skipped >= EXPLORE:
+            worthy = len(rows)
+        self._skipped = 0 if worthy else self._skipped + 1
+        for _, known, guess in rows[:worthy]:
+            known.draft.append(guess)
+            known.request.spec_token_ids.append(guess.token)
+
+    def _draft(self, known: Drafted, least_chance: float) -> list[DraftToken]:
+        request = known.request
+        _, rule = self._locate_step(request)
+        known.rule = self._rules.get(rule)
+        args = read_args(request.sampling_params)
+        room = min(
+            request.max_tokens - request.num_output_tokens,
+            self._scheduler.max_model_len - request.num_tokens,
+        )
+        return draft(
+            known.index,
+            request._all_token_ids,
+            noise_seed=args["seed"] if args["temperature"] > 0 else None,
+            most=min(MOST_TOKENS, room - 1),  # a token is drawn after the draft
+            least_chance=least_chance,
+            rates=self._rates,
+            ends=known.ends_step,
+        )
+
+    def end_update(self, scheduled: SchedulerOutput) -> None:
+        """Count what a step has drawn, and how many of its drafted tokens."""
+        if not self._requests:
+            return
+        drafted = scheduled.scheduled_spec_decode_tokens
+        for name in scheduled.num_scheduled_tokens:
+            if (known := self._requests.get(name)) is not None:
+                self._count_drawn(known, drafted.get(name, ()))
+        rows, sequences = sum(map(len, drafted.values())), len(scheduled.num_scheduled_tokens)
+        self.counters["drafted_tokens"] += rows
+        self.counters["drafted_steps"] += rows > 0
+        if scheduled.total_num_scheduled_tokens == sequences + rows:  # no prompt was computed
+            self._costs.note(sequences, rows, time.perf_counter() - self._began_s)
+        open_requests = self._scheduler.requests
+        if len(self._requests) > len(open_requests):
+            kept = self._requests.items()
+            self._requests = {name: known for name, known in kept if name in open_requests}
+
+    def _count_drawn(self, known: Drafted, guesses: Collection[int]) -> None:
+        tokens = known.request._all_token_ids
+        if guesses:
+            right = 0
+            for guess, token in zip(guesses, tokens[known.counted :], strict=False):
+                if guess != token:
+                    break
+                right += 1
+            self._rates.note(known.draft[: len(guesses)], right)
+            self.counters["accepted_tokens"] += right
+        known.index.add(tokens, known.counted)
+        known.counted = len(tokens)
+
+
+def may_draft(params: Any) -> bool:
+    """Whether several tokens of a request can be drawn in one step: by nothing but the model's
+    logits and the noise of their positions."""
+    args = read_args(params)
+    return bool(
+        args.get(TOKEN_DRAFTS)
+        and "temperature" in args
+        and not args.get(ENTROPY_RULE)
+        and not args.get(DETERMINISTIC)
+        and params.structured_outputs is None
+        and params.prompt_logprobs is None
+        and is_plain(params)
+    )
+
+
+def is_decoding(request: Request) -> bool:
+    return bool(
+        request.status is RequestStatus.RUNNING
+        and request.num_computed_tokens == request.num_tokens - 1
+    )

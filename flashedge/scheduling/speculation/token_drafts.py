@@ -1,0 +1,199 @@
+"""Drafts the next tokens of a path from the text of its run.
+
+Paths of a run repeat the problem and each other. The index counts which tokens have followed each
+context of one to three tokens, in the prompt and in all paths. A draft follows the longest context
+that is known. Where several tokens have followed it, the noise decides: the model draws
+argmax(logits / T + Gumbel noise), so the likeliest token to be drawn is argmax(log count + noise).
+
+The engine computes the rows of drafted tokens together with the row of the last known one, and
+draws a token in each. As long as that is the drafted one, the next row has been computed from the
+right text. So a wrong draft costs its row, and changes no token.
+
+Ours. The lookup is that of prompt lookup decoding, the choice by the noise is not.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flashedge.search.tree import mix64
+
+ORDERS = (3, 2, 1)
+"""Tokens of a context, the longest first."""
+MOST_TOKENS = 8
+"""The most drafted tokens of a path. At eight, drafts on real answers gain nearly all there is."""
+MOST_FOLLOWERS = 8
+"""The most different tokens that are kept for a context. Further ones replace the last."""
+FADE = 4096
+"""Drafted tokens of a kind after which its earlier ones count half."""
+_BITS = 24
+_TOKEN = (1 << _BITS) - 1
+_ONE = 1 << _BITS
+_MASK32 = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class DraftToken:
+    token: int
+    kind: int
+    """What is known of its context, an index of `AcceptanceRates`."""
+    chance: float
+    """That it is drawn, and so are the drafted tokens before it."""
+
+
+class TextIndex:
+    """Counts the followers of each context in one text or several."""
+
+    def __init__(self) -> None:
+        self._followers: tuple[dict[int, int | list[int]], ...] = ({}, {}, {})
+        """By the length of the context less one, and the context. A follower is packed with its
+        count. Most contexts have a single one."""
+
+    def __len__(self) -> int:
+        """The number of contexts."""
+        return sum(map(len, self._followers))
+
+    def add(self, text: Sequence[int], start: int = 0) -> None:
+        """Count the tokens of `text` from index `start` on. Those before are their context."""
+        one, two, three = self._followers
+        for at in range(max(1, start), len(text)):
+            token, context = text[at], text[at - 1]
+            _count(one, context, token)
+            if at > 1:
+                context |= text[at - 2] << _BITS
+                _count(two, context, token)
+                if at > 2:
+                    _count(three, context | text[at - 3] << 2 * _BITS, token)
+
+    def find(self, text: Sequence[int]) -> tuple[int, int | list[int]] | None:
+        """Return the length of the longest known context at the end of `text`, and its packed
+        followers. None if no context is known."""
+        one, two, three = self._followers
+        size = len(text)
+        context = text[-1]
+        if size > 1:
+            pair = context | text[-2] << _BITS
+            if size > 2 and (found := three.get(pair | text[-3] << 2 * _BITS)) is not None:
+                return 3, found
+            if (found := two.get(pair)) is not None:
+                return 2, found
+        found = one.get(context)
+        return None if found is None else (1, found)
+
+
+def _count(followers: dict[int, int | list[int]], context: int, token: int) -> None:
+    found = followers.get(context)
+    if found is None:
+        followers[context] = _ONE | token
+    elif isinstance(found, list):
+        for at, packed in enumerate(found):
+            if packed & _TOKEN == token:
+                found[at] = packed + _ONE
+                return
+        if len(found) == MOST_FOLLOWERS:
+            found.pop()
+        found.append(_ONE | token)
+    elif found & _TOKEN == token:
+        followers[context] = found + _ONE
+    else:
+        followers[context] = [found, _ONE | token]
+
+
+KINDS_OF_ORDER = 6
+KINDS = len(ORDERS) * KINDS_OF_ORDER
+
+
+def find_kind(order: int, count: int, lead: float | None) -> int:
+    """The kind of a drafted token. order: tokens of its context. count: how often it has followed.
+    lead: by how much it leads the second of several followers, None for a single one."""
+    if lead is None:
+        return (order - 1) * KINDS_OF_ORDER + min(count, 3) - 1
+    found = 3 if lead < 0.5 else 4 if lead < 1.5 else 5
+    return (order - 1) * KINDS_OF_ORDER + found
+
+
+@dataclass(slots=True)
+class AcceptanceRates:
+    """How often drafted tokens of each kind were the ones that were drawn, given that all drafted
+    tokens before them were."""
+
+    tried: list[float] = field(default_factory=lambda: [4.0] * KINDS)
+    accepted: list[float] = field(default_factory=lambda: [2.0] * KINDS)
+
+    def note(self, draft: Sequence[DraftToken], right: int) -> None:
+        """Note that the first `right` tokens of a draft were drawn, and the next one was not."""
+        for at, guess in enumerate(draft[: right + 1]):
+            self.tried[guess.kind] += 1
+            self.accepted[guess.kind] += at < right
+            if self.tried[guess.kind] > FADE:
+                self.tried[guess.kind] /= 2
+                self.accepted[guess.kind] /= 2
+
+    def find(self, kind: int) -> float:
+        return self.accepted[kind] / self.tried[kind]
+
+
+def draft(
+    index: TextIndex,
+    text: Sequence[int],
+    *,
+    noise_seed: int | None,
+    most: int,
+    least_chance: float,
+    rates: AcceptanceRates,
+    ends: Callable[[int, int], bool],
+) -> list[DraftToken]:
+    """Draft the tokens after `text`, (at least 1,) ids.
+
+    noise_seed: of the position noise, None for a path without noise. most: tokens at most.
+    least_chance: the chance of being accepted below which a row is not worth its time.
+    ends: whether a token after another ends the step. Such a token is not drafted: nothing follows
+    it, and the row before draws it anyway.
+    """
+    path = list(text[-len(ORDERS) :])
+    found: list[DraftToken] = []
+    chance = 1.0
+    position = len(text)
+    while len(found) < most and (known := index.find(path)) is not None:
+        order, followers = known
+        if isinstance(followers, list):
+            key = None if noise_seed is None else mix64(noise_seed, position + len(found))
+            packed, lead = choose_follower(followers, key)
+            kind = find_kind(order, packed >> _BITS, lead)
+        else:
+            packed = followers
+            kind = find_kind(order, packed >> _BITS, None)
+        chance *= rates.find(kind)
+        token = packed & _TOKEN
+        if chance < least_chance or ends(path[-1], token):
+            break
+        found.append(DraftToken(token, kind, chance))
+        path.append(token)
+    return found
+
+
+def choose_follower(followers: Sequence[int], key: int | None) -> tuple[int, float]:
+    """Return the packed follower that is most likely drawn, and by how much its log count plus
+    noise leads that of the next. key: of the position's noise, None for none."""
+    best, first, second = followers[0], -math.inf, -math.inf
+    for packed in followers:
+        score = math.log(packed >> _BITS)
+        if key is not None:
+            score += draw_gumbel(key, packed & _TOKEN)
+        if score > first:
+            best, first, second = packed, score, first
+        elif score > second:
+            second = score
+    return best, first - second
+
+
+def draw_gumbel(key: int, token: int) -> float:
+    """The noise of one token, as `engine/vllm/inside/sampling/naive.py` draws it."""
+    word = _mix32(((token * 0x9E3779B1) ^ key) & _MASK32) ^ key >> 32 & _MASK32
+    return -math.log(-math.log(((_mix32(word) >> 9) + 0.5) / 2.0**23))
+
+
+def _mix32(x: int) -> int:
+    x = ((x ^ x >> 16) * 0x85EBCA6B) & _MASK32
+    x = ((x ^ x >> 13) * 0xC2B2AE35) & _MASK32
+    return x ^ x >> 16
