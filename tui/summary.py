@@ -77,6 +77,8 @@ class EngineStatus:
     """The names of its cards in CUDA_VISIBLE_DEVICES. Empty on a CPU."""
     cache_hits: float | None = None
     """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None before any."""
+    accepted_drafts: float | None = None
+    """Share of its drafted tokens that were drawn, in [0, 1]. None before any."""
 
     @property
     def kv_share(self) -> float:
@@ -186,6 +188,8 @@ def _describe_boosts(boosts: Sequence[Mapping[str, Any]]) -> str:
 def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
     view = engine.get("view") or {}
     block_bytes = int(view.get("block_bytes") or 0)
+    drafts = view.get("token_drafts") or {}
+    drafted = drafts.get("drafted_tokens")
     return EngineStatus(
         state=show_in_line(str(engine.get("state") or "unknown")),
         restarts=int(engine.get("restarts") or 0),
@@ -198,4 +202,5 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
             if part.startswith("GPU ")
         ),
         cache_hits=view.get("cache_hits"),
+        accepted_drafts=drafts["accepted_tokens"] / drafted if drafted else None,
     )

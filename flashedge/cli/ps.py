@@ -79,7 +79,8 @@ def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
         lines.append(f"the self-test did not finish ({failure}): no request can be deterministic")
     elif not self_test and is_ready and status.get("loaded"):
         lines.append("the self-test is still running; deterministic requests wait for it")
-    lines += [describe_replays(engines.get("generator") or {}), describe_places(engines)]
+    generator = engines.get("generator") or {}
+    lines += [describe_drafts(generator), describe_replays(generator), describe_places(engines)]
     for line in filter(None, lines):
         output.say(line)
     print_engines(pairs)
@@ -108,6 +109,15 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
         f"kernels are not batch-invariant{shown}: the same request can give another tree;"
         " on a card, set batch_invariant"
     )
+
+
+def describe_drafts(generator: Mapping[str, Any]) -> str | None:
+    """How many drafted tokens were right since the engine started. None if there were none."""
+    counts = (generator.get("view") or {}).get("token_drafts") or {}
+    if not (drafted := counts.get("drafted_tokens")):
+        return None
+    share = counts["accepted_tokens"] / drafted
+    return f"token drafts: {share:.0%} of {drafted:,} were right"
 
 
 def describe_replays(generator: Mapping[str, Any]) -> str | None:

@@ -130,6 +130,8 @@ class EngineView:
     replays: Mapping[str, int] = field(default_factory=dict)
     """Counts steps, and passes of deterministic requests, since the process started: see
     `passes.COUNTERS`."""
+    token_drafts: Mapping[str, int] = field(default_factory=dict)
+    """Counts drafted tokens since the process started: see `inside.token_drafts.COUNTERS`."""
 
     @property
     def cache_hits(self) -> float | None:

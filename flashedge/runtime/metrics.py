@@ -122,9 +122,12 @@ _OF_VIEWS: Mapping[str, tuple[Callable[..., Gauge | Counter], str, str]] = {
     ),
     "cached_tokens": (Counter, "prefix_cache_hits", "Those whose KV was in the cache."),
     "preemptions": (Counter, "num_preemptions", "Requests preempted for lack of KV blocks."),
+    "drafted_tokens": (Counter, "spec_decode_num_draft_tokens", "Drafted tokens in steps."),
+    "accepted_tokens": (Counter, "spec_decode_num_accepted_tokens", "Those that were drawn."),
     **{name: (Counter, f"deterministic_{name}", doc) for name, doc in _REPLAYS.items()},
 }
-"""(class, name, help) by the field of `EngineView`, or the name in its `replays`."""
+"""(class, name, help) by the field of `EngineView`, or the name in its `replays` or
+`token_drafts`."""
 
 
 class Metrics:
@@ -213,7 +216,7 @@ class Metrics:
                 up.labels(pair, engine).set(health.state == "ready")
                 self._advance(self._count["engine_restarts"], (pair, engine), health.restarts)
             for engine, view in views[pair].items():
-                found = {**asdict(view), **view.replays}
+                found = {**asdict(view), **view.replays, **view.token_drafts}
                 for name in of_views.keys() & found.keys():
                     if isinstance(metric := of_views[name], Gauge):
                         metric.labels(pair, engine).set(found[name])

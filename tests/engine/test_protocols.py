@@ -207,14 +207,22 @@ async def test_stop_strings_count_behind_the_thinking(
         assert found == text
 
 
-async def test_a_drawn_seed_does_not_slow_the_batch(
-    handlers: httpx.AsyncClient, seen: list[Any]
+@pytest.mark.parametrize("drafts", [False, True])
+async def test_a_drawn_seed_gives_noise_where_tokens_are_drafted_alone(
+    pair: VllmPair,
+    handlers: httpx.AsyncClient,
+    seen: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    drafts: bool,
 ) -> None:
+    process = pair.generator.process
+    monkeypatch.setattr(process, "options", replace(process.options, token_drafts=drafts))
     tags = RequestTags(client="me", seed=7)
     await send(handlers, CHAT, tags, messages=SAY, max_tokens=4)
-    ((_, params, _),) = seen
-    assert params.seed is None
-    assert params.temperature > 0
+    await send(handlers, CHAT, tags, messages=SAY, max_tokens=4, presence_penalty=1)
+    (_, params, _), (_, penalized, _) = seen
+    assert (params.seed, params.temperature > 0) == ((7, False) if drafts else (None, True))
+    assert (penalized.seed, penalized.temperature > 0) == (None, True)
 
 
 async def test_choices_differ_and_the_first_is_that_of_one(handlers: httpx.AsyncClient) -> None:

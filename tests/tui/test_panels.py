@@ -251,7 +251,8 @@ async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None
 async def test_the_machine_says_how_fast_requests_were() -> None:
     daemon = rig.FakeDaemon()
     use_memory(daemon, 900, 120)
-    daemon.told["engines"]["generator"]["view"]["cache_hits"] = 0.84
+    drafts = {"drafted_tokens": 8, "accepted_tokens": 3}
+    daemon.told["engines"]["generator"]["view"] |= {"cache_hits": 0.84, "token_drafts": drafts}
     first, each = {"p50": 0.12, "p90": 0.4}, {"p50": 0.008, "p90": 0.015}
     found = {"requests": 9, "first_token_s": first, "token_s": each}
     user = {"card": 0, "pid": 7, "name": "ollama", "memory_bytes": 3 << 30}
@@ -266,5 +267,5 @@ async def test_the_machine_says_how_fast_requests_were() -> None:
             assert ("1st token chat 0.12, p90 0.4 s" in shown) != is_small
             assert ("Next token chat 8, p90 15 ms" in shown) != is_small
             assert ("· search 8, p90 15 ms" in shown) == (columns == 200)
-            assert ("Cache hits gen 84%" in shown) != is_small
+            assert ("Cache hits gen 84% · drafts right 38%" in shown) != is_small
             assert ("Held by ollama 3.0 GiB" in shown) != is_small

@@ -51,7 +51,8 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
 
 
 def draw_latency(state: Dashboard, width: int, height: int) -> Text:
-    """Draw how fast the last requests were, and the prefix cache's hits, as far as known."""
+    """Draw how fast the last requests were, the prefix cache's hits, and the share of drafted
+    tokens that were right, as far as known."""
     latency = state.daemon.latency if state.daemon is not None else ()
     named = [("search" if one.kind == "run" else one.kind, one) for one in latency]
     first = [(name, one.first_token_s) for name, one in named]
@@ -63,6 +64,8 @@ def draw_latency(state: Dashboard, width: int, height: int) -> Text:
         for name, engine in _list_engines(state.daemon)
         if engine.cache_hits is not None
     ]
+    if state.daemon is not None and (share := state.daemon.generator.accepted_drafts) is not None:
+        hits.append(f"· drafts right {share:.0%}")
     lines += [label_line("Cache hits", "  ".join(hits))] if hits else []
     return stack_lines(*lines[:height])
 

@@ -69,6 +69,9 @@ class EngineOptions:
     """Most tokens of one step, at least `max_num_seqs`."""
     async_scheduling: bool = False
     """Whether a step is scheduled while the one before it is computed."""
+    token_drafts: bool = False
+    """Whether tokens of plain requests are drafted (`inside.token_drafts`). A search says this in
+    each of its requests."""
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     graph_sizes: tuple[int, ...] = ()
@@ -195,6 +198,7 @@ def build_options(
         max_num_seqs=sequences,
         max_batched_tokens=max(MAX_STEP_TOKENS, sequences),
         async_scheduling=is_async and name == "generator",
+        token_drafts=features.token_drafts and name == "generator" and not is_async,
         second_runner=features.second_runner and name == "generator",
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],

@@ -118,11 +118,11 @@ class Bench:
         await self._pair.generator.budget(blocks * view.block_bytes)
 
     async def _counters(self) -> Mapping[str, int]:
-        preemptions = (await self._pair.generator.view()).preemptions
+        view = await self._pair.generator.view()
         return {
             **await self._pair.generator.process.call("get_counters"),
-            **(await self._pair.generator.view()).replays,
-            "preemptions": preemptions,
+            **view.token_drafts,
+            "preemptions": view.preemptions,
         }
 
 

@@ -16,7 +16,7 @@ import pytest
 from flashedge.cli import connection
 from flashedge.cli.daemon import _is_over
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.ps import describe_kernels, describe_replays, print_programs
+from flashedge.cli.ps import describe_drafts, describe_kernels, describe_replays, print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.process import bind
@@ -139,6 +139,11 @@ def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
     )
     for view in ({"replays": {**counts, "verified_tokens": 0}}, None):
         assert describe_replays({"view": view}) is None
+        assert describe_drafts({"view": view}) is None
+    drafts = {"drafted_tokens": 1600, "accepted_tokens": 400}
+    assert describe_drafts({"view": {"token_drafts": drafts}}) == (
+        "token drafts: 25% of 1,600 were right"
+    )
 
 
 def ps_lines(cli: Cli, daemon: FakeDaemon, **status: Any) -> list[str]:

@@ -121,11 +121,15 @@ def test_counts_of_engines_are_kept_across_their_restarts() -> None:
     figures = ((100, 60, 40), (300, 210, 90), (50, 10, 10))  # the last by a new process
     for prompt, cached, verified in figures:
         replays = {"verified_tokens": verified, "rollbacks": 1}
-        view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached, replays=replays)
+        drafts = {"drafted_tokens": 2 * verified, "accepted_tokens": verified}
+        view = replace(
+            VIEW, prompt_tokens=prompt, cached_tokens=cached, replays=replays, token_drafts=drafts
+        )
         metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
     assert (view.cache_hits, VIEW.cache_hits) == (0.2, None)
     counts = {"prefix_cache_queries": 350, "prefix_cache_hits": 220}
     counts |= {"deterministic_verified_tokens": 100, "deterministic_rollbacks": 1}
+    counts |= {"spec_decode_num_draft_tokens": 200, "spec_decode_num_accepted_tokens": 100}
     assert_shows(metrics, {f"{name}_total{{generator}}{{p}}": n for name, n in counts.items()})
 
 

@@ -531,12 +531,14 @@ def test_the_status_tells_how_fast_requests_were_and_who_holds_the_card() -> Non
     user = {"card": 0, "pid": 7, "name": "ollama\x1b]0;x", "memory_bytes": 3 << 30}
     nameless = {"card": 0, "pid": 8, "name": None, "memory_bytes": None}
     pairs = {"a": {"card_users": [user, nameless]}, "b": {"card_users": [user]}}
-    engines = {"generator": {"view": {"cache_hits": 0.75}}}
+    drafts = {"drafted_tokens": 8, "accepted_tokens": 3}
+    engines = {"generator": {"view": {"cache_hits": 0.75, "token_drafts": drafts}}}
     status = parse_status({"engines": engines, "latency": latency, "pairs": pairs})
     told = [(one.kind, one.first_token_s, one.token_s) for one in status.latency]
     assert told == [("run", (0.1, 0.4), (0.1, 0.4)), ("chat", (0.1, 0.4), None)]
     assert status.others == ("ollama␛]0;x 3.0 GiB", "process 8")
     assert (status.generator.cache_hits, status.verifier.cache_hits) == (0.75, None)
+    assert (status.generator.accepted_drafts, status.verifier.accepted_drafts) == (0.375, None)
 
 
 def test_each_card_has_a_line_as_far_as_there_is_room() -> None:

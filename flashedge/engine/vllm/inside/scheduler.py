@@ -205,7 +205,8 @@ class EdgeScheduler(AsyncScheduler):
         super()._free_request_blocks(request)
 
     def view(self) -> dict[str, Any]:
-        return {**self.kv.view(), "replays": {**self.passes.counters, **self.token_drafts.counters}}
+        counts = {"replays": self.passes.counters, "token_drafts": self.token_drafts.counters}
+        return {**self.kv.view(), **{name: dict(found) for name, found in counts.items()}}
 
 
 class StepBoundaries:

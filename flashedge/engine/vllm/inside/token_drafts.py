@@ -26,7 +26,7 @@ from flashedge.engine.vllm.inside.keys import (
     TOKEN_DRAFTS,
     read_args,
 )
-from flashedge.engine.vllm.inside.noise import is_plain
+from flashedge.engine.vllm.inside.noise import is_plain, make_row
 from flashedge.scheduling.speculation.step_costs import StepCosts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
@@ -73,6 +73,8 @@ class Drafted:
     counted: int
     """How many of the request's tokens are in the index."""
     stop_ids: frozenset[int]
+    noise_seed: int | None
+    """None if the likeliest tokens are drawn."""
     rule: BoundaryRule | None = None
     """Ends the request's step."""
     draft: list[DraftToken] = field(default_factory=list)
@@ -110,6 +112,8 @@ class TokenDrafts:
         params = requested.sampling_params
         if not self._is_possible or params is None or not may_draft(params):
             return
+        row = make_row(request.sampling_params, 0, ())
+        assert row is not None, "see `may_draft`"
         args = read_args(params)
         key = args.get(PROGRAM) or requested.request_id
         if (text := self._programs.get(key)) is None:
@@ -126,6 +130,7 @@ class TokenDrafts:
                 index=text.index,
                 counted=request.num_prompt_tokens,
                 stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
+                noise_seed=row.seed if row.temperature > 0 else None,
             ),
         )
 
@@ -139,7 +144,8 @@ class TokenDrafts:
 
     def propose(self) -> None:
         """Draft tokens before a step is scheduled, as far as their KV takes nothing from requests,
-        and the step has no more rows than it was tried with at the start."""
+        and the step has no more rows than it was tried with at the start. `draw_guessed` does not
+        compute the log-probabilities of given tokens."""
         self._began_s = time.perf_counter()
         running = self._scheduler.running
         pool = self._scheduler.kv_cache_manager.block_pool
@@ -149,6 +155,7 @@ class TokenDrafts:
             not self._requests
             or self._scheduler.waiting
             or pool.get_num_free_blocks() < 2 * len(running)
+            or any(r.sampling_params and r.sampling_params.logprob_token_ids for r in running)
         ):
             return
         least_chance = self._costs.find_least_chance(len(running))
@@ -175,7 +182,6 @@ class TokenDrafts:
         request = known.request
         _, rule = self._locate_step(request)
         known.rule = self._rules.get(rule)
-        args = read_args(request.sampling_params)
         room = min(
             request.max_tokens - request.num_output_tokens,
             self._scheduler.max_model_len - request.num_tokens,
@@ -183,7 +189,7 @@ class TokenDrafts:
         return draft(
             known.index,
             request._all_token_ids,
-            noise_seed=args["seed"] if args["temperature"] > 0 else None,
+            noise_seed=known.noise_seed,
             most=min(MOST_TOKENS, room - 1),  # a token is drawn after the draft
             least_chance=least_chance,
             rates=self._rates,

@@ -32,7 +32,7 @@ from flashedge.engine.http_requests import (
     end_with_request,
     get_request,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, THINKS
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, THINKS, TOKEN_DRAFTS
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
@@ -111,7 +111,8 @@ class TaggedClient:
         program = tags.program or request_id
         tags = replace(tags, program=program)
         try:
-            params = tag_params(sampling_params, tags, thinks=self._thinks)
+            drafts = self._process.options.token_drafts
+            params = tag_params(sampling_params, tags, thinks=self._thinks, drafts=drafts)
             if tags.deterministic:
                 check_passes(self._process.options)
         except FlashEdgeError as error:
@@ -188,13 +189,17 @@ def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
     return converted
 
 
-def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool) -> SamplingParams:
-    """Copy the parameters, and add the tags and how tokens are drawn.
+def tag_params(
+    given: SamplingParams, tags: RequestTags, *, thinks: bool, drafts: bool
+) -> SamplingParams:
+    """Copy the parameters, and add the tags and how tokens are drawn. drafts: whether the engine
+    drafts tokens, of which it needs to know the noise.
 
     Requests that are deterministic or have a client's seed get position noise. Others are drawn by
-    vLLM's own sampler, which is faster for a whole batch. So are requests with penalties or budgets
-    of thinking, which act on logits after the noise; a client's seed goes to that sampler. Raises
-    RequestError for a schema that is too large, and for what can't be verified.
+    vLLM's own sampler, which is faster for a whole batch, unless the engine drafts. So are requests
+    with penalties or budgets of thinking, which act on logits after the noise; a client's seed goes
+    to that sampler. Raises RequestError for a schema that is too large, and for what can't be
+    verified.
     """
     params = given.clone()
     bound_guidance(params)
@@ -204,16 +209,18 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool) -> Sam
         PROGRAM: tags.program,
         DETERMINISTIC: tags.deterministic,
         THINKS: thinks,
+        TOKEN_DRAFTS: drafts,
     }
-    repeatable = tags.is_seeded or tags.deterministic
-    params.seed = tags.seed if repeatable else None
+    is_repeatable = tags.is_seeded or tags.deterministic
     acts_after_noise = (
         params.presence_penalty
         or params.frequency_penalty
         or params.repetition_penalty != 1
         or params.thinking_token_budget is not None
     )
-    if repeatable and params.temperature > 0 and not acts_after_noise:
+    has_noise = (drafts or (is_repeatable and params.temperature > 0)) and not acts_after_noise
+    params.seed = tags.seed if is_repeatable or has_noise else None
+    if has_noise:
         ours |= {
             "temperature": params.temperature,
             "top_k": max(0, params.top_k),
