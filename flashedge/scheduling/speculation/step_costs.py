@@ -3,6 +3,9 @@
 A step's time is taken as base + sequences * per_sequence + drafted rows * per_draft, and as
 `drafting` more if it has any such row. The four are fitted to the last steps. Of the drafted rows
 those are computed with which the step draws most tokens a second. Ours.
+
+Steps of one size without drafts tell nothing of a row's cost. So a few rows are computed from time
+to time whatever they are thought to cost, and in the first step that can have some.
 """
 
 from collections.abc import Sequence
@@ -17,6 +20,10 @@ REFIT = 16
 """Steps between two fits."""
 PRIOR = 4.0
 """Steps' worth of weight on the assumption that a drafted row costs as much as a sequence."""
+EXPLORE = 32
+"""After so many steps without drafted rows some are computed all the same."""
+EXPLORED_CHANCE = 0.25
+"""The least chance of a row that is computed to measure its cost."""
 CLIPPED = 3.0
 """A step counts as no longer than this times the expected time: sometimes the machine is busy."""
 
@@ -26,12 +33,15 @@ class StepCosts:
     _products: NDArray[np.float64] = field(default_factory=lambda: np.zeros((4, 4)))
     _times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     _noted: int = 0
+    _undrafted: int = EXPLORE
+    """The last steps in a row that had no drafted rows."""
     _fit: tuple[float, ...] = (1.0, 0.1, 0.1, 0.0)
     """base, per_sequence, per_draft and drafting, in seconds. Until some steps are measured only
     their ratios count, which are chosen by hand."""
 
     def note(self, sequences: int, drafted: int, seconds: float) -> None:
         """Note the time of a step that computed no prompt."""
+        self._undrafted = 0 if drafted else self._undrafted + 1
         row = np.array([1.0, sequences, drafted, drafted > 0])
         if self._noted >= REFIT:
             seconds = min(seconds, CLIPPED * float(row @ np.array(self._fit)))
@@ -45,10 +55,23 @@ class StepCosts:
         equal = np.array([0.0, 1.0, -1.0, 0.0])  # per_sequence equals per_draft
         size = self._products[1, 1] / self._products[0, 0]
         products = self._products + PRIOR * size * np.outer(equal, equal) + 1e-3 * np.eye(4)
-        return tuple(np.maximum(np.linalg.solve(products, self._times), 1e-9).tolist())
+        free = np.ones(4, dtype=bool)
+        while True:  # a negative time is 0, and the others are fitted again without it
+            found = np.zeros(4)
+            found[free] = np.linalg.solve(products[np.ix_(free, free)], self._times[free])
+            if (found >= 0).all():
+                return tuple(np.maximum(found, 1e-9).tolist())
+            free[np.argmin(found)] = False
+
+    @property
+    def is_exploring(self) -> bool:
+        """Whether the next step should have drafted rows to measure what they cost."""
+        return self._undrafted >= EXPLORE
 
     def find_least_chance(self, sequences: int) -> float:
-        """The chance of being drawn below which no drafted row is worth its time."""
+        """The chance of being drawn below which no drafted row is computed."""
+        if self.is_exploring:
+            return EXPLORED_CHANCE
         base, per_sequence, per_draft, _ = self._fit
         return per_draft * sequences / (base + sequences * per_sequence)
 
@@ -62,3 +85,24 @@ class StepCosts:
             if (rate := tokens / (alone_s + drafting + count * per_draft)) > best:
                 best, rows = rate, count
         return rows
+
+
+def cut_drafts(
+    costs: StepCosts, sequences: int, room: int, drafts: Sequence[Sequence[float]]
+) -> list[int]:
+    """How many rows of each draft to compute in the next step.
+
+    sequences: of the step, with a draft or without. room: most drafted rows. drafts: the chances of
+    each draft's rows, falling.
+    """
+    rows = [(chance, which) for which, draft in enumerate(drafts) for chance in draft]
+    # Stable, and no chance is above the one before it in its draft: drafts stay whole.
+    rows.sort(key=lambda row: row[0], reverse=True)
+    del rows[max(0, room) :]
+    worthy = costs.count_worthy(sequences, [chance for chance, _ in rows])
+    if not worthy and costs.is_exploring:
+        worthy = max(4, sequences // 4)
+    counts = [0] * len(drafts)
+    for _, which in rows[:worthy]:
+        counts[which] += 1
+    return counts

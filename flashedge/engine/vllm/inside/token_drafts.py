@@ -27,7 +27,7 @@ from flashedge.engine.vllm.inside.keys import (
     read_args,
 )
 from flashedge.engine.vllm.inside.noise import is_plain, make_row
-from flashedge.scheduling.speculation.step_costs import StepCosts
+from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -39,8 +39,6 @@ from flashedge.search.step_rules import BoundaryRule
 
 MOST_CONTEXTS = 400_000
 """Contexts of all indices together, some 80 MB. Those of the oldest programs go first."""
-EXPLORE = 32
-"""After so many steps without drafts one is drafted all the same, to measure what it costs."""
 COUNTERS = (
     "drafted_tokens",  # rows that steps computed for drafted tokens
     "accepted_tokens",  # drafted tokens that were drawn
@@ -102,8 +100,6 @@ class TokenDrafts:
         self._rates = AcceptanceRates()
         self._costs = StepCosts()
         self._began_s = 0.0
-        self._skipped = 0
-        """Steps in a row whose drafts were not worth their time."""
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def add_request(self, requested: Request, request: Request) -> None:
@@ -166,17 +162,12 @@ class TokenDrafts:
             for request in running
             if (known := self._requests.get(request.request_id)) and is_decoding(request)
         ]
-        rows = [(guess.chance, known, guess) for known, found in drafts for guess in found]
-        # Stable, and no chance is above the one before it in its draft: drafts stay whole.
-        rows.sort(key=lambda row: row[0], reverse=True)
-        del rows[max(0, self._scheduler.max_num_running_reqs - len(running)) :]
-        worthy = self._costs.count_worthy(len(running), [chance for chance, _, _ in rows])
-        if rows and not worthy and self._skipped >= EXPLORE:
-            worthy = len(rows)
-        self._skipped = 0 if worthy else self._skipped + 1
-        for _, known, guess in rows[:worthy]:
-            known.draft.append(guess)
-            known.request.spec_token_ids.append(guess.token)
+        room = self._scheduler.max_num_running_reqs - len(running)
+        chances = [[guess.chance for guess in found] for _, found in drafts]
+        counts = cut_drafts(self._costs, len(running), room, chances)
+        for (known, found), count in zip(drafts, counts, strict=True):
+            known.draft = found[:count]
+            known.request.spec_token_ids = [guess.token for guess in known.draft]
 
     def _draft(self, known: Drafted, least_chance: float) -> list[DraftToken]:
         request = known.request
