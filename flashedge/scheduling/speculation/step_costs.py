@@ -33,6 +33,8 @@ class StepCosts:
     _products: NDArray[np.float64] = field(default_factory=lambda: np.zeros((4, 4)))
     _times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(4))
     _noted: int = 0
+    _sizes: set[int] = field(default_factory=set)
+    """The numbers of rows that a step has had."""
     _undrafted: int = EXPLORE
     """The last steps in a row that had no drafted rows."""
     _fit: tuple[float, ...] = (1.0, 0.1, 0.1, 0.0)
@@ -40,8 +42,12 @@ class StepCosts:
     their ratios count, which are chosen by hand."""
 
     def note(self, sequences: int, drafted: int, seconds: float) -> None:
-        """Note the time of a step that computed no prompt."""
+        """Note the time of a step that computed no prompt. The first step of a size may prepare its
+        kernels, which takes a second for a large model, so its time does not count."""
         self._undrafted = 0 if drafted else self._undrafted + 1
+        if sequences + drafted not in self._sizes:
+            self._sizes.add(sequences + drafted)
+            return
         row = np.array([1.0, sequences, drafted, drafted > 0])
         if self._noted >= REFIT:
             seconds = min(seconds, CLIPPED * float(row @ np.array(self._fit)))
