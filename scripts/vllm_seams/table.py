@@ -71,8 +71,9 @@ SCHEDULER = (
     _use(_SCHEDULER, "running waiting kv_holding_waiting deferred_waiting requests", _ACCESSED,
          _OURS,
          "Drafts move between the batch, the queues, and a state in neither."),
-    _use(_SCHEDULER, "max_num_running_reqs", _ACCESSED, "inside/token_drafts.py",
-         "How many rows a step may have."),
+    _use(_SCHEDULER, "max_num_running_reqs has_mamba_layers", _ACCESSED, "inside/token_drafts.py",
+         "How many rows a step may have, and whether layers have a state that no wrong token"
+         " may enter."),
     _use(_SCHEDULER, "vllm_config cache_config kv_cache_manager max_model_len max_num_active_reqs",
          _ACCESSED, f"{_SPECULATION} {_QUOTA} {_WINDOWS} {_EDGE}",
          "The limits within which drafts and the quota are planned."),

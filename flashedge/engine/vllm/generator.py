@@ -22,6 +22,7 @@ from flashedge.engine.vllm.inside.keys import (
     ENTROPY_RULE,
     GUIDED_FROM,
     LOGPROBS,
+    PATH_FROM,
     PROGRAM,
     TOKEN_DRAFTS,
 )
@@ -125,6 +126,7 @@ def build_params(
         "top_p": sampling.top_p,
         BOUNDARY: request.step_rule if request.to_boundary else None,
         LOGPROBS: True,
+        PATH_FROM: request.answer_start or None,
         PROGRAM: request.program,
         ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
         "continuation": request.continuation and request.continuation.to_json(),

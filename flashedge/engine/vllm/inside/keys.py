@@ -12,6 +12,8 @@ ENTROPY_RULE = "entropy_rule"
 GUIDED_FROM = "guided_from"
 """In a request's parameters: the index in its prompt where the text of its grammar begins. Without
 it the grammar begins with the first generated token."""
+PATH_FROM = "path_from"
+"""In a request's parameters: the index in its prompt where the tokens of a search's path begin."""
 PROGRAM = "program"
 """In a request's parameters: the key of its program, which orders the waiting requests."""
 DETERMINISTIC = "deterministic"

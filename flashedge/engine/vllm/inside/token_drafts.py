@@ -10,18 +10,19 @@ the scheduler does not know yet. Ours. Checked with vLLM 0.32.0.
 """
 
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import (
     DETERMINISTIC,
     ENTROPY_RULE,
-    LOGPROBS,
+    PATH_FROM,
     PROGRAM,
     TOKEN_DRAFTS,
     read_args,
@@ -38,7 +39,11 @@ from flashedge.scheduling.speculation.token_drafts import (
 from flashedge.search.step_rules import BoundaryRule
 
 MOST_CONTEXTS = 400_000
-"""Contexts of all indices together, some 80 MB. Those of the oldest programs go first."""
+"""Contexts of all indices together, some 80 MB. No further text is counted until a request comes.
+Then those of the oldest programs go, until half of them are left."""
+LAST_PROMPTS = 4
+"""Prompts of a program that the next one is compared with. Several of its conversations and
+searches may be open at once."""
 COUNTERS = (
     "drafted_tokens",  # rows that steps computed for drafted tokens
     "accepted_tokens",  # drafted tokens that were drawn
@@ -51,15 +56,20 @@ class ProgramText:
     """The text of a program's requests: of a search's whole tree, or of a conversation."""
 
     index: TextIndex = field(default_factory=TextIndex)
-    prompt: list[int] = field(default_factory=list)
-    """The last prompt that was counted."""
+    prompts: deque[list[int]] = field(default_factory=lambda: deque(maxlen=LAST_PROMPTS))
+    """The last prompts that were counted."""
 
-    def add_prompt(self, prompt: list[int]) -> None:
-        """Count a prompt from the token on where it differs from the one before."""
-        pairs = enumerate(zip(self.prompt, prompt, strict=False))
-        differs = (at for at, (old, new) in pairs if old != new)
-        self.index.add(prompt, next(differs, min(len(self.prompt), len(prompt))))
-        self.prompt = prompt
+    def find_new(self, prompt: list[int]) -> int:
+        """Return the index in a prompt from which on it differs from all of the last ones."""
+        if prompt in self.prompts:
+            return len(prompt)
+        return max((count_common(known, prompt) for known in self.prompts), default=0)
+
+
+def count_common(one: list[int], other: list[int]) -> int:
+    """Count the tokens at the start of two texts that are the same."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -93,9 +103,13 @@ class TokenDrafts:
     ) -> None:
         self._scheduler, self._locate_step, self._rules = scheduler, locate_step, rules
         self._is_possible = not (
-            scheduler.scheduler_config.async_scheduling or scheduler.use_v2_model_runner
+            scheduler.scheduler_config.async_scheduling
+            or scheduler.use_v2_model_runner
+            or scheduler.has_mamba_layers  # their state can't go back to before a wrong token
         )
         self._programs = OrderedDict[str, ProgramText]()
+        self._contexts = 0
+        """How many the indices have together."""
         self._requests: dict[str, Drafted] = {}
         self._rates = AcceptanceRates()
         self._costs = StepCosts()
@@ -108,33 +122,48 @@ class TokenDrafts:
         params = requested.sampling_params
         if not self._is_possible or params is None or not may_draft(params):
             return
+        args = read_args(params)
+        text = self._find_text(args.get(PROGRAM) or requested.request_id)
+        prompt = list(requested.prompt_token_ids or ())
+        if text.prompts:  # the path after a search's prompt was counted when it was drawn
+            prompt = prompt[: args.get(PATH_FROM)]
+        if (start := text.find_new(prompt)) < len(prompt):
+            self._count(text.index, prompt, start)
+            text.prompts.append(prompt)
+        if request.request_id in self._requests:
+            return
         row = make_row(request.sampling_params, 0, ())
         assert row is not None, "see `may_draft`"
-        args = read_args(params)
-        key = args.get(PROGRAM) or requested.request_id
-        if (text := self._programs.get(key)) is None:
-            self._drop_oldest()
-            text = self._programs[key] = ProgramText()
-        self._programs.move_to_end(key)
-        # All paths of a search have its first prompt, and were counted when they were drawn.
-        if not (text.prompt and args.get(LOGPROBS)):
-            text.add_prompt(list(requested.prompt_token_ids or ()))
-        self._requests.setdefault(
-            request.request_id,
-            Drafted(
-                request=request,
-                index=text.index,
-                counted=request.num_prompt_tokens,
-                stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
-                noise_seed=row.seed if row.temperature > 0 else None,
-            ),
+        self._count(text.index, request._all_token_ids, request.num_prompt_tokens)
+        self._requests[request.request_id] = Drafted(
+            request=request,
+            index=text.index,
+            counted=request.num_tokens,
+            stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
+            noise_seed=row.seed if row.temperature > 0 else None,
         )
 
+    def _find_text(self, program: str) -> ProgramText:
+        text = self._programs.pop(program, None) or ProgramText()
+        self._programs[program] = text  # the last one
+        if self._contexts >= MOST_CONTEXTS:
+            self._drop_oldest()
+            text = self._programs.setdefault(program, ProgramText())
+        return text
+
     def _drop_oldest(self) -> None:
-        contexts = sum(len(text.index) for text in self._programs.values())
-        while contexts > MOST_CONTEXTS:
+        # Those of dropped programs that are still open were counted, too.
+        self._contexts = sum(len(text.index) for text in self._programs.values())
+        while self._contexts > MOST_CONTEXTS // 2:
             _, text = self._programs.popitem(last=False)
-            contexts -= len(text.index)
+            self._contexts -= len(text.index)
+
+    def _count(self, index: TextIndex, text: Sequence[int], start: int) -> None:
+        """Count the tokens of a text from index `start` on, if there is room."""
+        if self._contexts < MOST_CONTEXTS:
+            before = len(index)
+            index.add(text, start)
+            self._contexts += len(index) - before
 
     # ------------------------------------------------------------ a step
 
@@ -144,13 +173,13 @@ class TokenDrafts:
         compute the log-probabilities of given tokens."""
         self._began_s = time.perf_counter()
         running = self._scheduler.running
-        pool = self._scheduler.kv_cache_manager.block_pool
+        every = self._requests.items()
+        self._requests = {name: known for name, known in every if not known.request.is_finished()}
         for each in self._requests.values():
             each.request.spec_token_ids, each.draft = [], []
         if (
             not self._requests
-            or self._scheduler.waiting
-            or pool.get_num_free_blocks() < 2 * len(running)
+            or not self._has_room()
             or any(r.sampling_params and r.sampling_params.logprob_token_ids for r in running)
         ):
             return
@@ -168,6 +197,10 @@ class TokenDrafts:
         for (known, found), count in zip(drafts, counts, strict=True):
             known.draft = found[:count]
             known.request.spec_token_ids = [guess.token for guess in known.draft]
+
+    def _has_room(self) -> bool:
+        pool, running = self._scheduler.kv_cache_manager.block_pool, self._scheduler.running
+        return not self._scheduler.waiting and pool.get_num_free_blocks() >= 2 * len(running)
 
     def _draft(self, known: Drafted, least_chance: float) -> list[DraftToken]:
         request = known.request
@@ -189,7 +222,7 @@ class TokenDrafts:
 
     def end_update(self, scheduled: SchedulerOutput) -> None:
         """Count what a step has drawn, and how many of its drafted tokens."""
-        if not self._requests:
+        if not self._requests or find_pass(scheduled) is not None:  # a pass has other guesses
             return
         drafted = scheduled.scheduled_spec_decode_tokens
         for name in scheduled.num_scheduled_tokens:
@@ -200,10 +233,6 @@ class TokenDrafts:
         self.counters["drafted_steps"] += rows > 0
         if scheduled.total_num_scheduled_tokens == sequences + rows:  # no prompt was computed
             self._costs.note(sequences, rows, time.perf_counter() - self._began_s)
-        open_requests = self._scheduler.requests
-        if len(self._requests) > len(open_requests):
-            kept = self._requests.items()
-            self._requests = {name: known for name, known in kept if name in open_requests}
 
     def _count_drawn(self, known: Drafted, guesses: Collection[int]) -> None:
         tokens = known.request._all_token_ids
@@ -215,7 +244,7 @@ class TokenDrafts:
                 right += 1
             self._rates.note(known.draft[: len(guesses)], right)
             self.counters["accepted_tokens"] += right
-        known.index.add(tokens, known.counted)
+        self._count(known.index, tokens, known.counted)
         known.counted = len(tokens)
 
 

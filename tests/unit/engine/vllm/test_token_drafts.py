@@ -1,0 +1,197 @@
+"""Which requests are drafted inside vLLM's scheduler, from which text, and what is counted."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside import keys, token_drafts
+from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
+from flashedge.engine.vllm.inside.sampling import naive
+from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
+from flashedge.scheduling.speculation.token_drafts import draw_gumbel
+from flashedge.search.step_rules import BoundaryRule
+from tests.support.forced_drafts import FreeRows
+
+STOP, LINE, ROUND = 90, 91, [10, 11, 12, 13]
+RULE = BoundaryRule.from_texts([(LINE, "\n\n")])
+OURS = {keys.TOKEN_DRAFTS: True, "seed": 1, "temperature": 0.0, "top_k": 0, "top_p": 1.0}
+LIMITS: dict[str, Any] = {"max_model_len": 1000, "max_num_running_reqs": 64}
+KINDS = ("async_scheduling", "use_v2_model_runner", "has_mamba_layers")
+
+
+def make_drafts(**engine: Any) -> TokenDrafts:
+    pool = SimpleNamespace(get_num_free_blocks=lambda: 100)
+    fields = {**LIMITS, **dict.fromkeys(KINDS, False), "running": [], "waiting": [], **engine}
+    scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=pool), **fields)
+    scheduler.scheduler_config = scheduler
+    drafts: Any = TokenDrafts(scheduler, lambda request: (0, "rule"), {"rule": RULE})
+    drafts._costs = FreeRows()
+    return drafts
+
+
+def add(
+    drafts: TokenDrafts, prompt: Sequence[int], name: str = "r", *, params: Any = (), **args: Any
+) -> Request:
+    ours = {keys.ARGS_KEY: {**OURS, keys.PROGRAM: "p", **args}}
+    asked = {"max_tokens": 100, "stop_token_ids": [STOP], "extra_args": ours, **dict(params)}
+    request = Request(name, list(prompt), SamplingParams(temperature=0.0, **asked), None)
+    drafts.add_request(request, request)
+    return request
+
+
+def propose(drafts: TokenDrafts, request: Request) -> list[int]:
+    """The tokens that are drafted for a request which decodes."""
+    request.status = RequestStatus.RUNNING
+    request.num_computed_tokens = request.num_tokens - 1
+    drafts._scheduler.running = [request]
+    drafts.propose()
+    return list(request.spec_token_ids)
+
+
+def end_step(drafts: TokenDrafts, request: Request, drawn: Sequence[int]) -> None:
+    """End the step of the last proposal, in which these tokens were drawn."""
+    request.append_output_token_ids(list(drawn))
+    drafts.end_update(make_step(request.request_id, list(request.spec_token_ids)))
+
+
+def make_step(name: str, guesses: list[int]) -> Any:
+    return SimpleNamespace(
+        num_scheduled_tokens={name: 1 + len(guesses)},
+        total_num_scheduled_tokens=1 + len(guesses),
+        scheduled_spec_decode_tokens={name: guesses},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "drafted"),
+    [
+        (ROUND * 2, {}, ROUND * 2),
+        (ROUND * 2, {"params": {"max_tokens": 4}}, ROUND[:3]),
+        (ROUND * 2, {"params": {"max_tokens": 1}}, []),
+        (ROUND * 2, {"engine": {"max_model_len": 11}}, ROUND[:2]),
+        (ROUND * 2, {"engine": {"max_num_running_reqs": 4}}, ROUND[:3]),
+        (ROUND * 2, {"engine": {"waiting": [None]}}, []),
+        ([10, 11, LINE, 10, 11], {}, []),
+        ([10, 11, 12, STOP, 10, 11], {}, [12]),
+    ],
+)
+def test_a_draft_ends_before_its_step_the_context_and_the_most_rows(
+    text: list[int], limits: dict[str, Any], drafted: list[int]
+) -> None:
+    drafts = make_drafts(**limits.get("engine", {}))
+    request = add(drafts, text, params=limits.get("params", ()))
+    assert propose(drafts, request) == drafted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_engines_draft_nothing(kind: str) -> None:
+    drafts = make_drafts(**{kind: True})
+    assert propose(drafts, add(drafts, ROUND * 2)) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {keys.ENTROPY_RULE: {"threshold": 1.0, "min_tokens": 3}},
+        {keys.DETERMINISTIC: True},
+        {keys.TOKEN_DRAFTS: False},
+        {"params": {"logit_bias": {5: 1.0}}},
+        {"params": {"min_tokens": 4}},
+        {"params": {"allowed_token_ids": [5]}},
+        {"params": {"prompt_logprobs": 1}},
+        {"params": {"structured_outputs": StructuredOutputsParams(regex="a")}},
+    ],
+    ids=str,
+)
+def test_some_requests_are_not_drafted(fields: dict[str, Any]) -> None:
+    drafts = make_drafts()
+    assert propose(drafts, add(drafts, ROUND * 2, **fields)) == []
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**24 - 1))
+def test_the_noise_is_that_of_the_sampler(key: int, token: int) -> None:
+    hashes = torch.tensor([[(token * 0x9E3779B1) & 0xFFFFFFFF]])
+    assert draw_gumbel(key, token) == pytest.approx(naive.draw_gumbel([key], hashes).item())
+
+
+# ---------------------------------------------------------------- from which text
+
+
+def test_searches_and_turns_of_a_program_count_each_text_once() -> None:
+    drafts, prompts = make_drafts(), [[1, 2, 3, 4], [5, 6, 7, 8]]
+    for turn in range(3):
+        for number, prompt in enumerate(prompts):
+            path = [9, number, turn] if turn else []
+            add(drafts, [*prompt, *path], f"{number}-{turn}", **{keys.PATH_FROM: 4})
+    add(drafts, [*prompts[0], 20, 21], "next")
+    add(drafts, [*prompts[0], 20, 21, 22], "last")
+    index = drafts._programs["p"].index
+    for text in (*prompts, [*prompts[0][2:], 20], [20, 21, 22]):
+        assert index.find(text[:-1]) == (len(text) - 1, 1 << 24 | text[-1])
+    assert index.find([9]) is None, "paths are counted when they are drawn"
+    assert propose(drafts, add(drafts, [5, 6], "other", **{keys.PROGRAM: "other"})) == []
+
+
+def test_the_memory_of_all_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_drafts, "MOST_CONTEXTS", 100)
+    drafts = make_drafts()
+    long = add(drafts, range(20))
+    for step in range(20):
+        propose(drafts, long)
+        end_step(drafts, long, range(100 * step, 100 * step + 9))
+    assert len(drafts._programs["p"].index) < 130
+    add(drafts, range(5), "again")
+    assert len(drafts._programs["p"].index) == 9, "it forgets its own text, too"
+    for number in range(40):
+        add(drafts, range(10), str(number), **{keys.PROGRAM: str(number)})
+    sizes = [len(text.index) for text in drafts._programs.values()]
+    assert drafts._contexts == sum(sizes) < 130
+    assert list(drafts._programs)[-1] == "39"
+
+
+# ---------------------------------------------------------------- what is counted
+
+
+def test_a_step_counts_its_drafted_tokens() -> None:
+    drafts = make_drafts()
+    request = add(drafts, ROUND * 2)
+    before = sum(drafts._rates.tried), sum(drafts._rates.accepted)
+    assert propose(drafts, request) == ROUND * 2
+    end_step(drafts, request, [10, 11, 50])
+    assert drafts.counters == {"drafted_tokens": 8, "accepted_tokens": 2, "drafted_steps": 1}
+    assert sum(drafts._rates.tried) - before[0] == 3
+    assert sum(drafts._rates.accepted) - before[1] == 2
+    assert propose(drafts, request) == []
+    request.status = RequestStatus.FINISHED_STOPPED
+    end_step(drafts, request, [51])
+    assert drafts._programs["p"].index.find([10, 11, 50]) == (3, 1 << 24 | 51)
+    drafts.propose()
+    assert drafts._requests == {}
+
+
+def test_a_step_that_adopts_a_draft_goes_on_behind_its_tokens() -> None:
+    """vLLM's request is the draft's, with a prompt and tokens of its own."""
+    drafts = make_drafts()
+    adopted = add(drafts, [1, 2, *ROUND], "draft-0", **{keys.TOKEN_DRAFTS: None})
+    adopted.append_output_token_ids([*ROUND, 10])
+    drafts.add_request(add(make_drafts(), [1, 2, *ROUND], "asked"), adopted)
+    assert propose(drafts, adopted)[:3] == [11, 12, 13]
+    end_step(drafts, adopted, [11, 12, 50])
+    assert drafts.counters["accepted_tokens"] == 2
+
+
+def test_the_guesses_of_a_verify_pass_are_no_drafts() -> None:
+    drafts, guesses = make_drafts(), [1, 2, 3, 4]
+    add(drafts, ROUND)
+    step = make_step("flagged", guesses)
+    ReplayPass(rows=32, guesses={"flagged": guesses}).attach(step)
+    drafts.end_update(step)
+    assert set(drafts.counters.values()) == {0}
