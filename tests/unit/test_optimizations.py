@@ -110,13 +110,13 @@ SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
 """Switches that only matter where the paths of a level do not all fit."""
 
 
-ELSEWHERE = {"joined_tokens", "token_drafts"}
+ELSEWHERE = {"joined_tokens"}
 """Tested apart, since they need real engines (`engine/test_driver_on_vllm.py`)."""
 
 
-def bench_of(home: Path, n: int) -> Bench:
+def bench_of(home: Path, n: int, workload: str = "aime") -> Bench:
     """A pair with little KV memory, whose generator often repeats itself in siblings."""
-    asked = {"gpu": "rtx4090", "pair": "math-1.5b+skywork-1.5b", "workload": "aime"}
+    asked = {"gpu": "rtx4090", "pair": "math-1.5b+skywork-1.5b", "workload": workload}
     question = Question(**asked, strategy="beam", n=n, problems=1, kv_bytes=230 << 20)
     found = build_bench(question, config_of(home))
     setup = replace(found.setup, common=0.5, limits=(1024, 1024))
@@ -138,8 +138,27 @@ def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:
 
 @pytest.mark.parametrize("switch", [one for one in SWITCHES if one not in ELSEWHERE])
 def test_every_switch_changes_the_cost_and_never_the_tree(tmp_path: Path, switch: str) -> None:
-    bench = bench_of(tmp_path, n=64 if switch in SHORT_OF_MEMORY else 8)
+    workload = "gsm8k" if switch == "token_drafts" else "aime"  # made-up words are not drafted
+    bench = bench_of(tmp_path, n=64 if switch in SHORT_OF_MEMORY else 8, workload=workload)
     on = Optimizations(**{switch: True})
     with_it, without = (run_with(bench, replace(on, **{switch: value})) for value in (True, False))
     assert with_it.tree == without.tree
     assert with_it != without
+
+
+@pytest.mark.parametrize("n", [8, 64])
+@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "mcts"])
+def test_drafted_tokens_save_steps_and_change_no_tree(
+    tmp_path: Path, strategy: str, n: int
+) -> None:
+    """With next steps drafted and all other switches, and n = 64 short of memory."""
+    bench = bench_of(tmp_path, n=n, workload="gsm8k")
+    bench = replace(bench, search=replace(bench.search, strategy=strategy))
+    runs = [run_with(bench, replace(Optimizations(), token_drafts=on)) for on in (True, False)]
+    assert runs[0].tree == runs[1].tree
+    drafted, plain = (run.token_drafts for run in runs)
+    assert not any(plain.values())
+    assert (
+        drafted["drafted_tokens"] >= drafted["accepted_tokens"] > runs[0].tree.committed_tokens / 8
+    )
+    assert runs[0].generate_s < runs[1].generate_s

@@ -217,7 +217,7 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "sequence_s": device.sequence_s,
         },
         "verifier_overheads": asdict(question.overheads),
-        "lengths": question.lengths,
+        "lengths": "observed" if bench.trace.rows[0].texts else question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,
         "n": bench.search.n,

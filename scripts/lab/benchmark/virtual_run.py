@@ -180,6 +180,8 @@ class VirtualRun:
     offloads: int
     offload_s: float
     speculation: Speculation
+    token_drafts: Mapping[str, int]
+    """See `sim.token_drafts`."""
 
 
 def simulate_run(
@@ -217,7 +219,9 @@ def simulate_run(
                     offload_s += seconds
 
         prompt = pair.generator.codec.encode_chat(spec.problem.messages)
-        driver, tree = await drive(replace(engines, order=order), spec, prompt, note)
+        driver, tree = await drive(
+            replace(engines, order=order, program="search"), spec, prompt, note
+        )
         if manager is not None:
             await manager.stop()
         views = [await engine.view() for engine in (pair.generator, *verifiers)]
@@ -236,6 +240,7 @@ def simulate_run(
             verifier_cached_tokens=driver.scoring.cached_tokens,
             offload_s=offload_s,
             speculation=driver.speculation,
+            token_drafts=dict(pair.generator.counters),
             split_moves=0 if manager is None else manager.mover.divisions,
             offloads=0 if manager is None else manager.mover.offloads,
         )

@@ -40,7 +40,7 @@ def simulate(
     ] = "beam",
     n: Annotated[int, option("N", "Paths to complete.", "--n", "-n")] = 16,
     workload: Annotated[
-        str, option("NAME", "Problems whose step lengths are used: aime, amc, math.")
+        str, option("NAME", "Problems whose step lengths are used: aime, amc, math, gsm8k.")
     ] = "math",
     problems: Annotated[int, option("N", "Problems to run.", min=1, max=100)] = 4,
     memory: Annotated[

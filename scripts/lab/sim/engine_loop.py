@@ -8,7 +8,7 @@ Ref: arXiv 2509.00195 §4.3 for the cost of a step.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Literal
@@ -105,6 +105,8 @@ class SimEngine:
         self.max_model_len = config.max_model_len
         self.steps = 0
         self.busy_s = 0.0
+        self.counters: Mapping[str, int] = {}
+        """See `EngineView.token_drafts`."""
         self.peak_bytes = 0
         """Most KV that requests held at the end of a step."""
         self.on_step: Callable[[tuple[Slice, ...], float], None] = lambda batch, took_s: None
@@ -150,6 +152,7 @@ class SimEngine:
             block_tokens=cache.block_tokens,
             block_bytes=self.config.block_bytes,
             preemptions=self._scheduler.preemptions,
+            token_drafts=self.counters,
         )
 
     async def budget(self, kv_bytes: int) -> int:
@@ -280,5 +283,9 @@ class SimEngine:
             if work.sequence.id in self._faults.fail_requests:
                 self._end(job)
                 job.fail(GenerationFailed(f"request {work.sequence.id} failed: fault injected"))
-            elif job.advance():
+            elif self._advance_job(job):
                 self._end(job)
+
+    def _advance_job(self, job: Job) -> bool:
+        """Let a job use the result of a step. True when it is done."""
+        return job.advance()

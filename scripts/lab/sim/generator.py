@@ -16,25 +16,8 @@ from flashedge.types import FinishReason
 from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
-
-
-class WritingJob(Job):
-    """Writes a token of the model after each step."""
-
-    def __init__(
-        self, sequence: SimSequence, reader: Reader, asked: ExtendRequest | Draft, end: StepEnd
-    ) -> None:
-        self.sequence = sequence
-        self.reader = reader
-        self._seed = asked.seed if asked.sampling.temperature > 0 else None
-        self._end = end
-
-    def _write(self) -> tuple[int, float]:
-        """The next token and its log-probability."""
-        token, logprob = self.reader.draw(self._seed)
-        self.reader.read(token)
-        self.sequence.tokens.append(token)
-        return token, logprob
+from scripts.lab.sim.token_drafts import TokenDrafts
+from scripts.lab.sim.writing_job import WritingJob
 
 
 class GenerationJob(WritingJob):
@@ -49,10 +32,10 @@ class GenerationJob(WritingJob):
         on_end: Callable[[GenerationJob, FinishReason], None],
     ) -> None:
         """on_end: called with the reason as soon as the step ends."""
-        self._prompt_tokens = len(request.token_ids)
-        room = config.max_model_len - self._prompt_tokens
+        start = len(request.token_ids)
         rule = request.step_rule if request.to_boundary else None
-        super().__init__(sequence, reader, request, _make_step_end(request.max_tokens, room, rule))
+        end = _make_step_end(request.max_tokens, config.max_model_len - start, rule)
+        super().__init__(sequence, reader, request, end, start)
         self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
         """Chunks, or the error that ended the request."""
         self._interval = config.stream_interval
@@ -65,7 +48,7 @@ class GenerationJob(WritingJob):
     @property
     def path(self) -> tuple[int, ...]:
         """Prompt and what was generated so far."""
-        return tuple(self.sequence.tokens[: self._prompt_tokens + self._generated])
+        return tuple(self.sequence.tokens[: self._start + self._generated])
 
     def replay(self, drafted: Sequence[tuple[int, float]]) -> bool:
         """Start with the tokens of an adopted draft, which are in the sequence already. The
@@ -94,7 +77,7 @@ class GenerationJob(WritingJob):
 
     def _send(self, finish: FinishReason | None, speculated_tokens: int = 0) -> None:
         token_ids, logprobs = zip(*self._pending, strict=True)
-        cached = 0 if self._has_sent else min(self.sequence.cached or 0, self._prompt_tokens)
+        cached = 0 if self._has_sent else min(self.sequence.cached or 0, self._start)
         self.out.put_nowait(
             Chunk(
                 token_ids=token_ids,
@@ -123,7 +106,7 @@ class DraftJob(WritingJob):
         """room: tokens that fit into the context; append: adds each token to the draft."""
         after = draft.continuation
         end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
-        super().__init__(sequence, reader, draft, end)
+        super().__init__(sequence, reader, draft, end, len(draft.path))
         self._draft = draft
         self._append = append
 
@@ -285,6 +268,8 @@ class SimulatedGenerator(SimEngine):
         self._model = model
         self.codec = SimCodec()
         self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs)
+        self._token_drafts = TokenDrafts(self._scheduler, self._jobs)
+        self.counters = self._token_drafts.counters
 
     def kill(self, detail: str = "killed") -> None:
         super().kill(detail)
@@ -293,7 +278,16 @@ class SimulatedGenerator(SimEngine):
     def _next_batch(self) -> tuple[Slice, ...]:
         if not self._is_offloaded:
             self.speculator.schedule_drafts()
+            self._token_drafts.propose()
         return super()._next_batch()
+
+    async def _compute(self, batch: tuple[Slice, ...]) -> None:
+        before_s = self.busy_s
+        await super()._compute(batch)
+        self._token_drafts.note_step(batch, self.busy_s - before_s)
+
+    def _advance_job(self, job: Job) -> bool:
+        return self._token_drafts.advance(job)
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Raises RequestError at once, EngineError from the stream."""
@@ -325,6 +319,8 @@ class SimulatedGenerator(SimEngine):
             id=next(self._ids), tokens=list(request.token_ids), program=request.program
         )
         drafted = speculator.adopt(request, sequence)
+        if request.token_drafts and self._model.writes_texts:
+            self._token_drafts.add_request(request, sequence)
         beam = None
         if request.continuation is not None:
             beam = speculator.board.add_beam(request.continuation, request.sampling)

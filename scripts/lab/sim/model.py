@@ -4,6 +4,11 @@ It is a proper distribution over next tokens. At every token, the chance that th
 the share of the trace's samples that end here, among those that are at least this long. So a path
 can be cut anywhere and continued later, and the paths of one level are as long as the samples of
 *one* problem and step were, not as independent draws from all problems.
+
+A row may hold the real texts of its problem's samples. Then every step is that of a sample, with
+its length. The seed ranks the samples, and a step is that of the first one which reaches this step
+and begins with the tokens that are there. So a path of one seed is one sample, and a path whose
+steps have seeds of their own is spliced of several at the ends of steps.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ SYSTEM, USER, ASSISTANT = 5, 6, 7
 BOXED, NUM_ANSWERS = 16, 100  # one token for each \boxed{k}
 WORDS, NUM_WORDS = 256, 1024  # w0 … w1023: what a step is made of
 ROWS, NUM_ROWS = 2048, 4096  # #0, #1, …: names a row of the trace
+TEXTS, NUM_TEXTS = 6144, 2048  # t0, t1, …: the tokens of real texts
 HASHED, VOCAB = 8192, 32768  # any other word, by hash
 
 _NEVER = BoundaryRule(holds=frozenset(), closes=frozenset(), opens=frozenset(), blank=frozenset())
@@ -50,10 +56,11 @@ _ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
 _SPECIALS = {EOS: "", BLANK_LINE: "\n\n", SEPARATOR: "", NEXT: "Next", THEREFORE: "Therefore"}
 _SPECIALS |= dict.fromkeys((SYSTEM, USER, ASSISTANT), "")
 _BY_TEXT = {text: token for token, text in _SPECIALS.items() if text}
-_NUMBERED = re.compile(r"w(\d+)|#(\d+)|\\boxed\{(\d+)\}")
+_NUMBERED = re.compile(r"w(\d+)|#(\d+)|t(\d+)|\\boxed\{(\d+)\}")
 _RANGES = (
     (" w{}", WORDS, NUM_WORDS),
     (" #{}", ROWS, NUM_ROWS),
+    (" t{}", TEXTS, NUM_TEXTS),
     (r" \boxed{{{}}}", BOXED, NUM_ANSWERS),
 )
 """The text, the first token and the number of each kind of numbered words, as in `_NUMBERED`."""
@@ -110,11 +117,33 @@ class TraceRow:
     """One tuple for each sample: the tokens of its steps, in order."""
     right: float | None = None
     """The share of paths that box the problem's right answer. None: the model's."""
+    problem: TokenIds = ()
+    """A real problem's text. Empty: made-up words."""
+    texts: tuple[tuple[TokenIds, ...], ...] = ()
+    """The steps of the samples as `step_tokens` has them, each with the token that ends it. In the
+    place of a sample's last two, the answer and EOS, stands BOXED. Empty: made-up words."""
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> TraceRow:
         steps = tuple(map(tuple, line["step_tokens"]))
         return cls(prompt_tokens=line["prompt_tokens"], step_tokens=steps)
+
+    @classmethod
+    def from_texts(cls, line: Mapping[str, Any]) -> TraceRow:
+        """A row with real texts. line: the numbers of the tokens of `problem` and `samples`."""
+        problem, *texts = (
+            [tuple(TEXTS + number for number in step) for step in steps]
+            for steps in ([line["problem"]], *line["samples"])
+        )
+        ended = tuple(
+            (*((*step, BLANK_LINE) for step in inner), (*last, BOXED)) for *inner, last in texts
+        )
+        return cls(
+            prompt_tokens=len(problem[0]) + 3,
+            step_tokens=tuple(tuple(len(s) + (s[-1] == BOXED) for s in text) for text in ended),
+            problem=problem[0],
+            texts=ended,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +159,9 @@ class StepTrace:
 
     def problem(self, row: int) -> Problem:
         """A problem whose paths follow `row`, with a prompt as long as that row's."""
-        filler = max(self.rows[row].prompt_tokens - 3, 0)
-        return Problem.from_text(" ".join([f"#{row}", *(f"word{i}" for i in range(filler))]))
+        found = self.rows[row]
+        filler = "".join(f" word{i}" for i in range(found.prompt_tokens - 3))
+        return Problem.from_text(f"#{row}{SimCodec().decode(found.problem) or filler}")
 
 
 Lengths = tuple[int, ...]
@@ -156,6 +186,11 @@ class SimModel:
         self.common = common
         self.trace = trace
         self._lengths: dict[tuple[int, int], tuple[Lengths, Lengths]] = {}
+
+    @property
+    def writes_texts(self) -> bool:
+        """Whether some paths are real texts, so that they repeat as real ones do."""
+        return any(row.texts for row in self.trace.rows)
 
     def find_row(self, prompt: Sequence[int]) -> int:
         """The row that a prompt names (#3), or else one by the prompt's hash."""
@@ -192,6 +227,8 @@ class Reader:
         self._position = len(ids)
         self._step = self._length = 0
         self._first = self._token = EOS
+        self._samples = self._list_samples()
+        """The indices of the samples with texts that reach this step and agree with it so far."""
         for token in ids[start:]:
             self._track(token)
 
@@ -206,10 +243,25 @@ class Reader:
         """The next token and its log-probability. seed None: greedy."""
         context = self._digest_path()
         if seed is None or self._is_common(seed):
-            noise = mix64(context)
+            seed, noise = None, mix64(context)
         else:
             noise = mix64(mix64(seed, self._position), context)
+        if self._model.trace.rows[self._row].texts:
+            return self._follow_sample(seed, mix64(noise))
         return self._choose((noise >> 10) / 2**53, mix64(noise))
+
+    def _follow_sample(self, seed: int | None, more: int) -> tuple[int, float]:
+        if self._length and (self._token == EOS or BOXED <= self._token < BOXED + NUM_ANSWERS):
+            return EOS, 0.0
+        if not self._samples:  # behind a text that no sample has, a path concludes at once
+            return self._box_answer(more)
+        drawn = {i: self._read_sample(i) for i in self._samples}
+        token = drawn[min(drawn, key=lambda i: mix64(seed or 0, i))]
+        logprob = log(list(drawn.values()).count(token) / len(drawn))
+        if token != BOXED:
+            return token, logprob
+        answer, more_logprob = self._box_answer(more)
+        return answer, logprob + more_logprob
 
     def _digest_path(self) -> int:
         return int.from_bytes(self._hash.digest(), "little")
@@ -223,10 +275,22 @@ class Reader:
         self._token = token
         if token == BLANK_LINE:
             self._step, self._length = self._step + 1, 0
+            self._samples = self._list_samples()
             return
         if self._length == 0:
             self._first = token
+        if self._samples:
+            self._samples = [i for i in self._samples if self._read_sample(i) == token]
         self._length += 1
+
+    def _list_samples(self) -> list[int]:
+        texts = self._model.trace.rows[self._row].texts
+        return [i for i, text in enumerate(texts) if len(text) > self._step]
+
+    def _read_sample(self, index: int) -> int:
+        """The sample's token at this place. Only an end of the answer comes after its last."""
+        step = self._model.trace.rows[self._row].texts[index][self._step]
+        return step[self._length] if self._length < len(step) else EOS
 
     def _choose(self, u: float, more: int) -> tuple[int, float]:
         """One token by `u` in [0, 1); `more` picks among equally likely ones."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from flashedge.scheduling.speculation.token_drafts import DraftToken, TextIndex
 from scripts.lab.sim.blocks import BlockCache, chain
 
 
@@ -50,6 +51,23 @@ class SimSequence:
     blocks: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     """Chain hashes of the first whole blocks, computed on demand."""
+    index: TextIndex | None = None
+    """What its tokens are drafted from. None if they are not."""
+    counted: int = 0
+    """`tokens[:counted]` are in the index."""
+    draft: list[DraftToken] = field(default_factory=list)
+    """Tokens that may come next. The next step computes their rows as well."""
+
+    def append(self, token: int) -> None:
+        self.tokens.append(token)
+        if self.index is not None:
+            self.index.add(self.tokens, self.counted)
+            self.counted = len(self.tokens)
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether the next step draws a token, and computes no other row but those of `draft`."""
+        return self.state is SequenceState.RUNNING and self.computed == len(self.tokens) - 1
 
     def key(self, index: int, block_tokens: int) -> int:
         """Chain hash of whole block `index`."""
@@ -61,7 +79,8 @@ class SimSequence:
 
 
 class Slice(NamedTuple):
-    """A sequence's part of one step: `new` tokens, computed behind `context` tokens of KV."""
+    """A sequence's part of one step: `new` tokens, drafted ones too, computed behind `context`
+    tokens of KV."""
 
     sequence: SimSequence
     context: int
@@ -103,6 +122,7 @@ class SimScheduler:
         """Give the KV of `source` to `target`, whose tokens begin alike. `source` is done."""
         target.blocks, source.blocks = source.blocks, []
         target.computed, target.keys = source.computed, source.keys
+        target.index, target.counted = source.index, source.counted
         self.remove(source)
 
     def remove(self, sequence: SimSequence) -> None:
@@ -145,7 +165,9 @@ class SimScheduler:
         room, at, before = self._max_batched_tokens, 0, self.preemptions
         while at < len(self.running) and room > 0:
             sequence = self.running[at]
-            new = min(len(sequence.tokens) - sequence.computed, room)
+            known = len(sequence.tokens) - sequence.computed
+            new = min(known + len(sequence.draft), room)
+            del sequence.draft[max(0, new - known) :]
             self._make_room(sequence, new)
             if sequence.state is not _S.RUNNING:
                 continue  # it was the last one, so it was preempted itself
@@ -161,8 +183,13 @@ class SimScheduler:
         sequence = work.sequence
         if sequence.state is not _S.RUNNING:
             return False
-        sequence.computed += work.new
+        sequence.computed = min(sequence.computed + work.new, len(sequence.tokens))
         return sequence.computed == len(sequence.tokens)
+
+    def accept(self, sequence: SimSequence) -> None:
+        """Record that the last token's KV is computed: it was drafted."""
+        self._seal(sequence, sequence.computed + 1)
+        sequence.computed += 1
 
     def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
         """The first to arrive runs first, and drafts after all others by their priority."""
@@ -254,13 +281,18 @@ class SimScheduler:
         """Allocate blocks, and let later requests find those that this step fills."""
         if needed := self._count_missing(sequence, new):
             sequence.blocks += self.cache.take(needed)
-        size = self.cache.block_tokens
-        for i in range(sequence.computed // size, (sequence.computed + new) // size):
-            self.cache.seal(sequence.blocks[i], sequence.key(i, size))
+        self._seal(sequence, min(sequence.computed + new, len(sequence.tokens)))
         return Slice(sequence, sequence.computed, new)
 
+    def _seal(self, sequence: SimSequence, end: int) -> None:
+        """Let lookups find the blocks that are filled when `tokens[:end]` have KV."""
+        size = self.cache.block_tokens
+        for i in range(sequence.computed // size, end // size):
+            self.cache.seal(sequence.blocks[i], sequence.key(i, size))
+
     def _count_missing(self, sequence: SimSequence, new: int) -> int:
-        return self.cache.blocks_for(sequence.computed + new) - len(sequence.blocks)
+        """A sequence whose drafted tokens were not drawn may have a block more than it needs."""
+        return max(0, self.cache.blocks_for(sequence.computed + new) - len(sequence.blocks))
 
     def _free(self, sequence: SimSequence) -> None:
         self.cache.release(sequence.blocks)

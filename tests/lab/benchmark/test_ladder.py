@@ -76,7 +76,7 @@ def test_rungs_are_found_by_name_and_the_stock_loop_is_always_there() -> None:
 
 def test_a_workload_has_the_lengths_that_it_names() -> None:
     counts = {name: len(load_trace(name).rows) for name in WORKLOADS}
-    assert counts == {"math": 100, "aime": 25, "amc": 48}
+    assert counts == {"math": 100, "aime": 25, "amc": 48, "gsm8k": 40}
     for name, workload in WORKLOADS.items():
         paths = [sum(s) for row in load_trace(name).rows for s in row.step_tokens]
         assert f"{sum(paths) / len(paths):.0f} tokens a path" in workload.about

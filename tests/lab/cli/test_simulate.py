@@ -52,7 +52,7 @@ def test_a_strategy_without_a_verifier(cli: Cli) -> None:
     [
         (("--gpu", "rtx9999"), "no card 'rtx9999' can be simulated", "known: rtx4090"),
         (("--pair", "math-1.5b"), "there is no pair 'math-1.5b'", "did you mean"),
-        (("--workload", "gre"), "there is no workload 'gre'", "known: aime, amc, math"),
+        (("--workload", "gre"), "there is no workload 'gre'", "known: aime, amc, math, gsm8k"),
         (("--pair", "math-7b+prm-7b"), "does not fit rtx4090", "doctor --fit math-7b+prm-7b"),
         (("--memory", "0.3"), "0 MiB are left", "doctor --fit"),
     ],

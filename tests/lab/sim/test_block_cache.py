@@ -15,6 +15,7 @@ from hypothesis.stateful import (
     rule,
 )
 
+from flashedge.scheduling.speculation.token_drafts import DraftToken
 from scripts.lab.sim.blocks import BlockCache, OutOfBlocks, chain
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
 
@@ -158,8 +159,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.add(sequence)
 
     @precondition(lambda self: not self.batch)
-    @rule()
-    def begin_step(self) -> None:
+    @rule(guesses=st.sampled_from(([], [0, 0, 1], [0] * 5, [1] * 5)))
+    def begin_step(self, guesses: list[int]) -> None:
+        for sequence in self.scheduler.running:
+            if sequence.is_decoding:
+                room = self.length[sequence.id] - len(sequence.tokens) - 1
+                sequence.draft = [DraftToken(token, 0, 1.0) for token in guesses[: max(0, room)]]
         self.batch = self.scheduler.plan()
         if any(not sequence.is_draft for sequence in self.open.values()):
             assert self.batch
@@ -169,7 +174,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         for work in self.batch:
             for at in range(work.context, work.context + work.new):
                 slot = (work.sequence.blocks[at // SIZE], at % SIZE)
-                self.shadow[slot] = tuple(work.sequence.tokens[: at + 1])
+                drafted = [guess.token for guess in work.sequence.draft]
+                assert not drafted or work.new == 1 + len(drafted)
+                self.shadow[slot] = tuple((work.sequence.tokens + drafted)[: at + 1])
             cached, reuse = work.sequence.cached, work.sequence.reuse_tokens
             assert cached is not None
             assert cached % SIZE == 0 or work.sequence.id in self.adopters
@@ -180,8 +187,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(token=st.integers(0, 1))
     def end_step(self, token: int) -> None:
         for work in self.batch:
+            guesses, work.sequence.draft = work.sequence.draft, []
             if self.scheduler.complete(work):
-                work.sequence.tokens.append(token)
+                work.sequence.append(token)
+                for guess in guesses:
+                    if guess.token != token:
+                        break
+                    self.scheduler.accept(work.sequence)
+                    full, rest = divmod(work.sequence.computed, SIZE)
+                    assert rest or self.cache.lookup([work.sequence.key(full - 1, SIZE)])
+                    work.sequence.append(token)
                 if len(work.sequence.tokens) >= self.length[work.sequence.id]:
                     self.finish(work.sequence)
         self.batch = ()
@@ -264,6 +279,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             keys: list[int] = []
             for at in range(0, len(sequence.tokens) - SIZE + 1, SIZE):
                 keys.append(chain(keys[-1] if keys else 0, sequence.tokens[at : at + SIZE]))
+            assert sequence.keys == keys[: len(sequence.keys)]
             for i, block in enumerate(self.cache.lookup(keys)):
                 for at in range(i * SIZE, (i + 1) * SIZE):
                     assert self.shadow[block, at % SIZE] == tuple(sequence.tokens[: at + 1])
@@ -273,7 +289,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.end_step(0)
             if all(sequence.is_draft for sequence in self.open.values()):
                 break
-            self.begin_step()
+            self.begin_step([])
             self.blocks_add_up()
         assert all(s.is_draft for s in self.open.values()), "a request never ended"
         for draft in tuple(self.open.values()):
@@ -288,6 +304,20 @@ class TestBlockCache(BlockCacheMachine.TestCase):  # type: ignore[misc,name-defi
 
 class TestScheduler(SchedulerMachine.TestCase):  # type: ignore[misc,name-defined]
     settings = QUICK
+
+
+def test_drafted_tokens_that_do_not_fit_into_the_batch_are_not_computed() -> None:
+    cache = BlockCache(TOTAL, SIZE)
+    scheduler = SimScheduler(cache, longest_tokens=12, max_num_seqs=4, max_batched_tokens=7)
+    pair = [SimSequence(id=i, tokens=[i, 0]) for i in range(2)]
+    for sequence in pair:
+        scheduler.add(sequence)
+    for work in scheduler.plan():
+        assert scheduler.complete(work)
+        work.sequence.append(0)
+        work.sequence.draft = [DraftToken(0, 0, 1.0)] * 4
+    assert [work.new for work in scheduler.plan()] == [5, 2]
+    assert [len(sequence.draft) for sequence in pair] == [4, 1]
 
 
 def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:

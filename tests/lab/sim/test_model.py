@@ -1,18 +1,22 @@
 """The simulated model: its codec, step lengths, noise and cost."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from math import exp
 
 import pytest
 
 from flashedge.scheduling.costs import RTX_4090
 from scripts.bench.flashtts.shapes import QWEN25_7B
+from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.sim.engine_loop import estimate_step_s
 from scripts.lab.sim.model import BLANK_LINE, EOS, NEXT, Reader, SimCodec, SimModel, StepTrace
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 MODEL = SimModel(TRACE)
+TEXTS = SimModel(load_trace("gsm8k"))
 
 
 def test_text_survives_the_codec() -> None:
@@ -44,9 +48,67 @@ def test_step_lengths_follow_one_row_of_the_trace(row: int) -> None:
     assert seen == {len(s) for s in samples}
 
 
-@pytest.mark.parametrize("model", [MODEL, SimModel(TRACE, common=0.5)])
+def test_a_path_of_one_seed_reads_like_a_real_sample() -> None:
+    row, codec = TEXTS.trace.rows[3], SimCodec()
+    assert codec.encode(TEXTS.trace.problem(3).messages[0].content)[1:] == row.problem
+    samples = [[token for step in text for token in step[:-1]] for text in row.texts]
+    seen = set()
+    for seed in range(60):
+        path = draw_path(TEXTS, 3, [seed])
+        assert codec.encode(codec.decode(path)) == path[:-1]
+        seen.add(samples.index([token for token in path[:-2] if token != BLANK_LINE]))
+        assert len(path) in {sum(sample) for sample in row.step_tokens}
+    assert seen == set(range(len(samples)))
+
+
+def test_paths_whose_steps_have_seeds_of_their_own_are_spliced_of_samples() -> None:
+    row = TEXTS.trace.rows[3]
+    spliced = 0
+    for seed in range(20):
+        path, step = list(draw_path(TEXTS, 3, range(seed, 100))), 0
+        used = []
+        while BLANK_LINE in path:
+            end = path.index(BLANK_LINE) + 1
+            used.append(
+                {i for i, t in enumerate(row.texts) if t[step:][:1] == (tuple(path[:end]),)}
+            )
+            path, step = path[end:], step + 1
+        assert all(used)
+        spliced += not set.intersection(*used)
+    assert spliced > 10
+
+
+def draw_path(model: SimModel, row: int, seeds: Sequence[int]) -> tuple[int, ...]:
+    """A whole path. Each step has the next of the seeds, and those after it the last."""
+    reader = Reader(model, SimCodec().encode_chat(model.trace.problem(row).messages))
+    path, step = [NEXT], 0
+    while path[-1] != EOS:
+        token, _ = reader.draw(seeds[min(step, len(seeds) - 1)])
+        reader.read(token)
+        path.append(token)
+        step += token == BLANK_LINE
+    return tuple(path[1:])
+
+
+@pytest.mark.parametrize("row", [0, 7])
+def test_the_tokens_of_texts_are_drawn_as_often_as_their_log_probabilities_say(row: int) -> None:
+    prompt, chances, drawn = (
+        SimCodec().encode_chat(TEXTS.trace.problem(row).messages),
+        {},
+        Counter(),
+    )
+    for seed in range(400):
+        token, logprob = Reader(TEXTS, prompt).draw(seed)
+        chances[token] = exp(logprob)
+        drawn[token] += 1
+    assert sum(chances.values()) == pytest.approx(1.0)
+    for token, chance in chances.items():
+        assert drawn[token] / 400 == pytest.approx(chance, abs=0.1)
+
+
+@pytest.mark.parametrize("model", [MODEL, SimModel(TRACE, common=0.5), TEXTS])
 def test_a_reader_can_start_anywhere_in_a_path(model: SimModel) -> None:
-    ids = list(SimCodec().encode_chat(TRACE.problem(3).messages))
+    ids = list(SimCodec().encode_chat(model.trace.problem(3).messages))
     reader = Reader(model, ids)
     for _ in range(120):
         assert Reader(model, ids).draw(9) == reader.draw(9)
