@@ -7,10 +7,12 @@ and `timeout` follow it unchanged. Real I/O and threads still work, but take no 
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 DEADLOCK_S = 5.0
 
@@ -23,6 +25,8 @@ class _JumpingSelector(selectors.DefaultSelector):
     """A selector that moves the clock forward instead of sleeping."""
 
     now_s = 0.0
+    threads = 0
+    """Calls in threads and processes whose results are awaited."""
 
     def __init__(self, deadlock_s: float) -> None:
         super().__init__()
@@ -32,12 +36,12 @@ class _JumpingSelector(selectors.DefaultSelector):
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is not None:
+        if self.threads or timeout is None:
+            ready = super().select(self._deadlock_s)
+        if not ready and timeout is not None:
             self.now_s += max(timeout, 0.0)
             return []
-        # No timer is pending: only a thread or real I/O can go on.
-        ready = super().select(self._deadlock_s)
-        if not ready:
+        if not ready:  # no timer is pending: only a thread or real I/O could go on
             raise VirtualTimeDeadlock(
                 f"virtual time stands still at {self.now_s:.6f} s: all tasks wait, no timer is set"
             )
@@ -47,12 +51,25 @@ class _JumpingSelector(selectors.DefaultSelector):
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop on virtual time, which starts at 0.0 s.
 
-    deadlock_s: real seconds to wait for I/O when no timer is set, before VirtualTimeDeadlock.
+    deadlock_s: real seconds to wait for I/O when no timer is set, before VirtualTimeDeadlock; with
+    a timer, to wait for a thread before the clock jumps all the same.
     """
 
     def __init__(self, deadlock_s: float = DEADLOCK_S) -> None:
         self._jumping = _JumpingSelector(deadlock_s)
         super().__init__(self._jumping)
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        """As long as the call takes, the clock stands still."""
+        result = super().run_in_executor(executor, func, *args)
+        self._jumping.threads += 1
+        result.add_done_callback(self._count_call)
+        return result
+
+    def _count_call(self, result: asyncio.Future[Any]) -> None:
+        self._jumping.threads -= 1
 
     def time(self) -> float:
         """Virtual seconds since the loop was created."""

@@ -1,6 +1,7 @@
 """Virtual time: the clock jumps, and real I/O still works."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -36,9 +37,22 @@ def test_a_deadlock_is_an_error() -> None:
         run_virtual(main(), deadlock_s=0.05)
 
 
-def test_threads_wake_the_loop_and_cost_no_virtual_time() -> None:
+@pytest.mark.parametrize("timer_s", [None, 0.001, 60.0])
+def test_threads_wake_the_loop_and_cost_no_virtual_time(timer_s: float | None) -> None:
     async def main() -> float:
+        if timer_s is not None:
+            asyncio.get_running_loop().call_later(timer_s, lambda: None)
         await asyncio.to_thread(time.sleep, 0.02)
         return get_now_s()
 
     assert run_virtual(main()) == 0.0
+
+
+def test_a_thread_that_waits_for_a_timer_does_not_hang() -> None:
+    async def main() -> float:
+        rang = threading.Event()
+        asyncio.get_running_loop().call_later(60.0, rang.set)
+        await asyncio.to_thread(rang.wait)
+        return get_now_s()
+
+    assert run_virtual(main(), deadlock_s=0.05) == pytest.approx(60.0)
