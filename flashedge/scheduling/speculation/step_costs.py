@@ -44,10 +44,10 @@ class StepCosts:
     def note(self, sequences: int, drafted: int, seconds: float) -> None:
         """Note the time of a step that computed no prompt. The first step of a size may prepare its
         kernels, which takes a second for a large model, so its time does not count."""
-        self._undrafted = 0 if drafted else self._undrafted + 1
         if sequences + drafted not in self._sizes:
             self._sizes.add(sequences + drafted)
             return
+        self._undrafted = 0 if drafted else self._undrafted + 1
         row = np.array([1.0, sequences, drafted, drafted > 0])
         if self._noted >= REFIT:
             seconds = min(seconds, CLIPPED * float(row @ np.array(self._fit)))
