@@ -33,6 +33,8 @@ class Device:
     were not measured."""
     sequence_s: float = 0.0
     """Overhead of each sequence in a step."""
+    draft_s: float = 0.0
+    """Overhead of each drafted token in a step."""
 
 
 RTX_4090 = Device(

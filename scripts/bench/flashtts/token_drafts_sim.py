@@ -1,16 +1,17 @@
 """What do drafted tokens gain on a simulated 4090?
 
     python -m scripts.bench.flashtts.token_drafts_sim [--n 4 16 64 256] [--problems 8]
-        [--strategy beam|best_of_n] [--overheads low typical high] [--others]
+        [--strategy beam|best_of_n] [--overheads low typical high] [--others] [--charged]
 
 Searches with a 1.5B generator and a 1.5B verifier on 90 % of the card, whose paths are spliced of 8
 real samples of their problem (`scripts.lab.benchmark.lengths`), with all optimizations but
-lookahead, and then with `token_drafts` too. A drafted row costs its FLOPs; neither the lookup nor
-the host's work for the row costs anything.
+lookahead, and then with `token_drafts` too. A drafted row costs its FLOPs and nothing on the host.
+With `--charged` it costs as much there as a sequence, which is too much: only drawn tokens are
+checked and sent.
 
 Of more than 8 paths some read alike, which real ones would not. With `--others` a path is spliced
 of the samples of n / 8 problems. Then no more paths read alike than at n = 8, but a path repeats
-fewer of its siblings' words than real ones do. What is true lies between the two.
+fewer of its siblings' words than real ones do. What is true should lie between.
 
 A path's tokens a step are counted over requests, without tokens that were drafted for a next step.
 A ratio is the mean over problems, one run each, with its 95 % bootstrap interval. Every tree is
@@ -73,7 +74,7 @@ def _draws_token(work: Slice) -> bool:
     return work.context + work.new == len(sequence.tokens) + len(sequence.draft)
 
 
-def run_task(strategy: str, others: bool, problems: int, task: Task) -> Figures:
+def run_task(strategy: str, others: bool, charged: bool, problems: int, task: Task) -> Figures:
     n, overheads, number = task
     bench = build_cell(
         "1.5B+1.5B",
@@ -84,6 +85,9 @@ def run_task(strategy: str, others: bool, problems: int, task: Task) -> Figures:
         share=0.9,
         strategy=strategy,
     )
+    if charged:
+        device = replace(bench.setup.device, draft_s=bench.setup.device.sequence_s)
+        bench = replace(bench, setup=replace(bench.setup, device=device))
     row = bench.rows[number]
     if others:
         bench = replace(bench, trace=join_problems(bench.trace, row, max(1, n // SAMPLES)))
@@ -118,14 +122,18 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--others", action="store_true", help="splice paths of the samples of n / 8 problems"
     )
+    parser.add_argument(
+        "--charged", action="store_true", help="a drafted row costs as much as a sequence"
+    )
     return parser.parse_args()
 
 
 def main() -> None:
     asked = parse_arguments()
     tasks: list[Task] = list(product(asked.n, asked.overheads, range(asked.problems)))
-    work = partial(run_task, asked.strategy, asked.others, asked.problems)
-    name = f"token-drafts-{asked.strategy}-{asked.others}-{asked.problems}"
+    ways = asked.strategy, asked.others, asked.charged, asked.problems
+    work = partial(run_task, *ways)
+    name = "-".join(("token-drafts", *map(str, ways)))
     found: dict[tuple[int, str], list[Figures]] = {}
     for task, figures in run_in_parallel(name, work, tasks):
         found.setdefault(task[:2], []).append(figures)

@@ -268,6 +268,7 @@ class SimEngine:
         config = self.config
         shares = ((work.context, work.new) for work in batch)
         took_s = estimate_step_s(config.device, config.shape, shares)
+        took_s += config.device.draft_s * sum(len(work.sequence.draft) for work in batch)
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s
