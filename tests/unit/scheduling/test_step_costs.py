@@ -111,3 +111,11 @@ def test_rows_are_cut_to_the_likeliest_and_drafts_stay_whole() -> None:
     assert cut_drafts(StepCosts(), 4, 4, drafts) == [3, 0, 1, 0]
     assert cut_drafts(StepCosts(), 4, 0, drafts) == [0, 0, 0, 0]
     assert cut_drafts(StepCosts(), 4, -1, drafts) == [0, 0, 0, 0]
+
+
+def test_exploring_goes_on_until_a_step_with_drafted_rows_counts() -> None:
+    costs, seen = StepCosts(), []
+    for _ in range(2):
+        seen.append(costs.is_exploring)
+        costs.note(16, 4, 0.007)  # the first of its size does not count
+    assert [*seen, costs.is_exploring] == [True, True, False]
