@@ -5,6 +5,7 @@ Triton reads TRITON_INTERPRET when it is imported, and vLLM imports it.
 """
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,31 @@ def test_other_rows_stay_as_they_are() -> None:
     alone = logits[3:4].clone()
     fused.mark_winners(alone, naive.pack_rows([(0, row)], CPU))
     assert alone.argmax() == changed[1][1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 150))
+def test_rows_are_packed_on_the_device_as_on_the_host(seed: int, count: int) -> None:
+    random = np.random.default_rng(seed)
+    slots, last = (torch.from_numpy(random.integers(0, most, count)) for most in (9, 30_000))
+    rows = [make_row(int(random.integers(2**63)), top_k=k, top_p=0.9) for k in range(9)]
+    fields = naive.pack_rows(list(enumerate(rows)), CPU)
+    fields[:, 1] = torch.tensor([row.seed for row in rows])
+    fields[4] = 0  # vLLM draws the tokens of this one
+    found = fused.pack_slots(fields, slots, last)
+    for index, (slot, position) in enumerate(zip(slots.tolist(), last.tolist(), strict=True)):
+        row = replace(rows[slot], prompt_len=position + 1)
+        if slot == 4:
+            assert found[index, 0] == -1
+        else:
+            assert torch.equal(found[index], naive.pack_rows([(index, row)], CPU)[0])
+
+
+def test_a_row_with_a_negative_index_stays_as_it_is() -> None:
+    logits, rows = torch.randn(2, 300), naive.pack_rows([(-1, make_row(1)), (1, make_row(2))], CPU)
+    marked = logits.clone()
+    fused.mark_winners(marked, rows)
+    assert (marked != logits).any(1).tolist() == [False, True]
 
 
 @triton.jit

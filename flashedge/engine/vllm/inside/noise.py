@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
@@ -22,7 +23,14 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotPr
 
 from flashedge.engine.vllm.inside.keys import PLAIN_SAMPLING, read_args, read_config
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import (
+    FIELDS,
+    IndexedRow,
+    SampledRow,
+    copy_to,
+    find_span,
+    pack_rows,
+)
 from flashedge.types import MAX_SEED
 
 log = logging.getLogger(__name__)
@@ -56,27 +64,70 @@ class PositionNoise(LogitsProcessor):
 
 class SlotNoise(SlotProcessor):
     """Draws tokens in vLLM's second model runner. That runner's own noise depends on seed and
-    position alone, too, but its top-p has another kernel for batches of more than 64 rows."""
+    position alone, too, but its top-p has another kernel for batches of more than 64 rows.
+
+    A request has a row for each drafted token, and each row draws by the noise of its own position.
+    vLLM's temperature is 0, so its rejection sampler keeps the drafted tokens up to the first that
+    is not the drawn one, and returns the drawn one in its place. In an asynchronous engine only the
+    card knows the positions, so a kernel on it reads them.
+    """
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
-        self._drawer = TokenDrawer(vllm_config, req_states.device)
-        self._rows: list[SampledRow | None] = [None] * req_states.max_num_reqs
+        slots = req_states.max_num_reqs
+        self._drawer, self._device = TokenDrawer(vllm_config, req_states.device), req_states.device
+        self._rows: list[SampledRow | None] = [None] * slots
+        self._fields = np.zeros((slots, FIELDS), np.int64)
+        """See `fused.pack_slots`."""
+        self._spans = np.full(slots, -np.inf)
+        """See `find_span`."""
+        self._copies: tuple[torch.Tensor, torch.Tensor] | None = None
+        """Both on the card, None if they have changed since."""
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         row = make_row(sampling_params, 0, ())
         is_sampled = row is not None and row.temperature > 0
         self._rows[req_idx] = row if is_sampled else None
+        self._copies, self._fields[req_idx] = None, 0
+        if row is not None and is_sampled:
+            self._fields[req_idx, 1:3] = row.seed, row.top_k
+            self._fields[req_idx, 3:].view(np.float64)[:] = row.temperature, row.top_p
+            self._spans[req_idx] = find_span(row)
         return is_sampled
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        sampled = []
-        slots, lengths = ctx.idx_mapping_np.tolist(), ctx.seq_lens_upper_bound_np.tolist()
-        for index, slot in enumerate(slots):
-            if (row := self._rows[slot]) is not None:
-                row.prompt_len = lengths[index]  # all tokens before the one that is drawn
-                sampled.append((index, row))
-        self._drawer.mark_winners(logits, sampled)
+        rows = [row for slot in ctx.idx_mapping_np.tolist() if (row := self._rows[slot])]
+        kernel = self._drawer.kernel
+        if rows and kernel is not None:
+            cuts = any(row.min_p for row in rows)
+            kernel(logits, self._pack_rows(logits, ctx, cuts=cuts))
+        elif rows:
+            self._drawer.mark_winners(logits, self._list_rows(ctx))
         return logits
+
+    def _pack_rows(self, logits: torch.Tensor, ctx: LogitsContext, *, cuts: bool) -> torch.Tensor:
+        """Describe the rows to the kernel. cuts: whether min-p excludes tokens of any."""
+        from flashedge.engine.vllm.inside.sampling.fused import pack_slots
+
+        if self._copies is None:
+            self._copies = (
+                copy_to(self._fields, torch.int64, self._device),
+                copy_to(self._spans, torch.float32, self._device),
+            )
+        fields, spans = self._copies
+        if cuts:
+            least = logits.amax(dim=1, keepdim=True) + spans[ctx.expanded_idx_mapping].unsqueeze(1)
+            logits.masked_fill_(logits < least, float("-inf"))
+        return pack_slots(fields, ctx.expanded_idx_mapping, ctx.pos)
+
+    def _list_rows(self, ctx: LogitsContext) -> list[IndexedRow]:
+        """List the sampled rows. The host waits for a card, but PyTorch draws only without the
+        kernel, which takes longer anyway."""
+        found = []
+        places = zip(ctx.expanded_idx_mapping.tolist(), ctx.pos.tolist(), strict=True)
+        for index, (slot, last) in enumerate(places):
+            if (row := self._rows[slot]) is not None:
+                found.append((index, row.move(last + 1)))
+        return found
 
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
@@ -115,10 +166,10 @@ class TokenDrawer:
         self._device = device
         self._token_hashes: torch.Tensor | None = None
         is_plain = read_config(vllm_config).get(PLAIN_SAMPLING, False)
-        self._kernel: Sampler | None = None
+        self.kernel: Sampler | None = None
         self._draw, self._hash_tokens = naive.sample, naive.hash_tokens
         if device.type == "cuda" and not is_plain:
-            self._kernel = load_kernel(vllm_config.model_config.get_vocab_size(), device)
+            self.kernel = load_kernel(vllm_config.model_config.get_vocab_size(), device)
         elif device.type == "cpu" and not is_plain:
             self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
@@ -127,8 +178,8 @@ class TokenDrawer:
         if not sampled:
             return
         naive.exclude_unlikely(logits, sampled)
-        if self._kernel is not None:
-            return self._kernel(logits, pack_rows(sampled, self._device))
+        if self.kernel is not None:
+            return self.kernel(logits, pack_rows(sampled, self._device))
         vocab = logits.shape[1]
         if self._token_hashes is None or len(self._token_hashes) != vocab:
             self._token_hashes = self._hash_tokens(vocab, self._device)

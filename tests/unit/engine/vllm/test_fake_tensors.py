@@ -47,7 +47,7 @@ def make_processor(*cuts: tuple[int, float]) -> PositionNoise:
     sampled."""
     processor = PositionNoise.__new__(PositionNoise)
     processor.drawer = drawer = TokenDrawer.__new__(TokenDrawer)
-    drawer._device, drawer._token_hashes, drawer._kernel = CARD, None, None
+    drawer._device, drawer._token_hashes, drawer.kernel = CARD, None, None
     drawer._draw, drawer._hash_tokens = naive.sample, naive.hash_tokens
     processor._rows = {i: make_row(i, top_k=k, top_p=p) for i, (k, p) in enumerate(cuts)}
     return processor
@@ -62,7 +62,7 @@ def test_the_naive_twin_never_makes_the_host_wait(cuts: list[tuple[int, float]])
 def test_the_kernel_gets_its_rows_by_one_copy_on_the_card() -> None:
     seen: list[torch.Tensor] = []
     processor = make_processor((0, 1.0), (20, 0.9))
-    processor.drawer._kernel = lambda logits, rows: seen.append(rows)
+    processor.drawer.kernel = lambda logits, rows: seen.append(rows)
     with NoWaiting():
         processor.apply(torch.empty(3, VOCAB, device=CARD))
     (rows,) = seen

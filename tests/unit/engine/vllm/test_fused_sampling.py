@@ -46,6 +46,10 @@ assert f"sm_{sys.argv[1]}" in ptx
 assert "div.rn.f32" in ptx, "PyTorch rounds its division"
 assert "lg2.approx" not in ptx, "its error near 1 is as large as the largest noise's logarithm"
 assert ".local" not in ptx, "registers must suffice"
+
+signature = {"rows": "*i64", "fields": "*i64", "slots": "*i64", "last": "*i64", "count": "i32"}
+source = ASTSource(fn=fused._pack_slots, signature=signature, constexprs={})
+triton.compile(source, target=target, options={"num_warps": 1})
 """
 
 

@@ -59,9 +59,17 @@ def draw_by_second(
     for slot, each in zip(slots, params, strict=True):
         is_ours = bool(each.extra_args) and each.extra_args[ARGS_KEY]["temperature"] > 0
         assert noise.add_request(slot, each) == is_ours, "vLLM's own need no processing"
-    bounds = np.array(ends, np.int32)
-    context = SimpleNamespace(idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=bounds)
+    context = make_context(slots, slots, [end - 1 for end in ends])
     return noise.apply(logits.clone(), context).argmax(1).tolist()
+
+
+def make_context(slots: list[int], of_rows: list[int], last: list[int]) -> Any:
+    """slots: of the requests. of_rows: the slot of each row. last: each row's position."""
+    return SimpleNamespace(
+        idx_mapping_np=np.array(slots),
+        expanded_idx_mapping=torch.tensor(of_rows),
+        pos=torch.tensor(last),
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 256])
@@ -80,6 +88,31 @@ def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None
         alone = (logits[one : one + 1], params[one : one + 1], ends[one : one + 1])
         assert draw_by_second(*alone, [slots[one]]) == [first[one]]
         drawn += rows
+
+
+def test_each_row_of_a_request_draws_by_the_noise_of_its_own_position() -> None:
+    """Requests with several rows each, as where tokens are drafted."""
+    states: Any = SimpleNamespace(device=CPU, max_num_reqs=8)
+    noise = SlotNoise(make_config(), states)
+    params, slots, counts, ends = (
+        list(map(make_params, range(5))),
+        [6, 0, 3, 7, 1],
+        [3, 1, 9, 2, 4],
+        40,
+    )
+    for slot, each in zip(slots, params, strict=True):
+        noise.add_request(slot, each)
+    rows = [(request, at) for request, count in enumerate(counts) for at in range(count)]
+    logits = torch.randn(len(rows), VOCAB, generator=torch.Generator().manual_seed(1)) * 3
+    of_rows = [slots[request] for request, _ in rows]
+    context = make_context(slots, of_rows, [ends + at - 1 for _, at in rows])
+    drawn = noise.apply(logits.clone(), context).argmax(1).tolist()
+    each_alone = [
+        draw_by_first(logits[row : row + 1], [params[request]], [ends + at])[0]
+        for row, (request, at) in enumerate(rows)
+    ]
+    assert drawn == each_alone
+    assert drawn != logits.argmax(1).tolist()
 
 
 @pytest.mark.parametrize("second", [False, True])

@@ -33,12 +33,47 @@ values of the random bits; the rest is for logarithms that are rounded in anothe
 EDGE = tl.constexpr(1e-4)
 """Relative distance to top-p from which the float32 sum of probabilities decides. The sum has a
 tenth of that error at most, since a lane adds only one in `BLOCK` of the logits."""
+_STEP = tl.constexpr(0x9E3779B97F4A7C15)
+_FIELDS = tl.constexpr(FIELDS)
+PACKED = tl.constexpr(64)
+"""Rows that a program of `_pack_slots` works on."""
 _NEAR_ONE = tl.constexpr(0.015625)
 """Distance to 1 below which a series replaces the logarithm, with a relative error under 1e-6."""
 
 
+def pack_slots(fields: torch.Tensor, slots: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Describe all rows of a batch to `mark_winners`, without the host. Returns (rows, FIELDS).
+
+    fields: (slots, FIELDS) int64, each slot's as in `naive.pack_rows`, but its seed in place of the
+    key. Temperature 0 leaves the slot's rows as they are. slots, last: (rows,) int64, each row's
+    slot, and the position of the token before the one that it draws.
+    """
+    rows = torch.empty(len(slots), FIELDS, dtype=torch.int64, device=slots.device)
+    programs = triton.cdiv(len(slots), PACKED.value)
+    _pack_slots[(programs,)](rows, fields, slots, last, len(slots), num_warps=1)
+    return rows
+
+
+@triton.jit
+def _pack_slots(rows, fields, slots, last, count):
+    row = tl.program_id(0) * PACKED + tl.arange(0, PACKED)
+    is_row = row < count
+    own = fields + tl.load(slots + row, mask=is_row, other=0) * _FIELDS
+    seed = tl.load(own + 1, mask=is_row, other=0)
+    position = tl.load(last + row, mask=is_row, other=0).to(tl.int64) + 1
+    temperature = tl.load(own + 3, mask=is_row, other=0)
+    packed = rows + row * _FIELDS
+    tl.store(packed, tl.where(temperature == 0, -1, row.to(tl.int64)), mask=is_row)
+    key = (_hash(_begin_hash(seed), position) >> 1).to(tl.int64)
+    tl.store(packed + 1, key, mask=is_row)
+    tl.store(packed + 2, tl.load(own + 2, mask=is_row, other=0), mask=is_row)
+    tl.store(packed + 3, temperature, mask=is_row)
+    tl.store(packed + 4, tl.load(own + 4, mask=is_row, other=0), mask=is_row)
+
+
 def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
-    """Set the logit of each row's winner to infinity, in place. rows: see `naive.pack_rows`."""
+    """Set the logit of each row's winner to infinity, in place. rows: see `naive.pack_rows`. One
+    with a negative index is left out."""
     vocab = logits.shape[1]
     block = min(BLOCK, triton.next_power_of_2(vocab))
     _mark_winner[(len(rows),)](
@@ -49,7 +84,10 @@ def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
 @triton.jit
 def _mark_winner(logits, rows, stride, vocab, FIELDS: tl.constexpr, BLOCK: tl.constexpr):
     fields = rows + tl.program_id(0) * FIELDS
-    row = logits + tl.load(fields) * stride
+    index = tl.load(fields)
+    if index < 0:
+        return
+    row = logits + index * stride
     key = tl.load(fields + 1)
     low, high = (key & 0xFFFFFFFF).to(tl.uint32), ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
     top_k = tl.load(fields + 2)
@@ -234,3 +272,17 @@ def _approximate_noise(bits):
 def _compute_noise(bits):
     uniform = (bits.to(tl.float64) + 0.5) * 1.1920928955078125e-07
     return (-tl.log(-tl.log(uniform))).to(tl.float32)
+
+
+@triton.jit
+def _begin_hash(value):
+    """Hash the first of several integers, as `search.tree.mix64` does."""
+    return _hash((value * 0).to(tl.uint64) + _STEP, value)
+
+
+@triton.jit
+def _hash(hashed, value):
+    hashed = (hashed ^ value.to(tl.uint64)) + _STEP
+    hashed = (hashed ^ (hashed >> 30)) * 0xBF58476D1CE4E5B9
+    hashed = (hashed ^ (hashed >> 27)) * 0x94D049BB133111EB
+    return hashed ^ (hashed >> 31)

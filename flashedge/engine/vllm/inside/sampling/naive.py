@@ -143,7 +143,7 @@ def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
 
 def exclude_unlikely(logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
     """Exclude the tokens whose probability is below min-p times the highest one, in place."""
-    cut = [(index, row.temperature * math.log(row.min_p)) for index, row in sampled if row.min_p]
+    cut = [(index, find_span(row)) for index, row in sampled if row.min_p]
     if not cut:
         return
     index = copy_to([i for i, _ in cut], torch.int64, logits.device)
@@ -151,3 +151,8 @@ def exclude_unlikely(logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> Non
     rows = logits.index_select(0, index)
     least = rows.amax(dim=1, keepdim=True) + span
     logits.index_copy_(0, index, rows.masked_fill(rows < least, float("-inf")))
+
+
+def find_span(row: SampledRow) -> float:
+    """How far below the highest logit of a row min-p excludes tokens."""
+    return row.temperature * math.log(row.min_p) if row.min_p else -math.inf
