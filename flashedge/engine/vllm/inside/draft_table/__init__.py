@@ -1,0 +1,1 @@
+"""Drafts tokens on the device where they are drawn."""

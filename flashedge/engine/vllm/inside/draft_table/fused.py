@@ -1,0 +1,162 @@
+"""Counts and drafts tokens in Triton kernels. They do what their naive twin (`naive`) does, in the
+same order, and the host never waits for them.
+
+Counting takes two kernels. The first hashes the context of each token, for each length of context:
+these are the items. In the second, one program works on each item. Items with one place would write
+over each other, so the program of the first of them does them all, and the others nothing.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from flashedge.engine.vllm.inside.draft_table.naive import (
+    BITS,
+    LONGEST,
+    NO_NOISE,
+    NO_PROGRAM,
+    DraftTable,
+    Slots,
+)
+from flashedge.engine.vllm.inside.sampling.fused import _begin_hash, _draw_bits, _hash
+from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS
+
+_BITS = tl.constexpr(BITS)
+_ONE = tl.constexpr(1 << BITS)
+_TOKEN = tl.constexpr((1 << BITS) - 1)
+_LONGEST = tl.constexpr(LONGEST)
+_FOLLOWERS = tl.constexpr(MOST_FOLLOWERS)
+_NO_PROGRAM, _NO_NOISE = tl.constexpr(NO_PROGRAM), tl.constexpr(NO_NOISE)
+
+
+def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) -> None:
+    """See `naive.count`."""
+    items = len(spans) * longest * LONGEST
+    tags = torch.empty(items, dtype=torch.int64, device=spans.device)
+    tokens = torch.empty(items, dtype=torch.int32, device=spans.device)
+    _hash_contexts[(len(spans),)](
+        tags, tokens, spans, slots.texts, slots.texts.stride(0), slots.programs, longest,
+        SIZE=triton.next_power_of_2(longest), num_warps=1,
+    )  # fmt: skip
+    _count_followers[(items,)](
+        table.tags, table.followers, len(table.tags) - 1, tags, tokens, items,
+        ITEMS=triton.next_power_of_2(items), num_warps=4,
+    )  # fmt: skip
+
+
+@triton.jit
+def _hash_contexts(tags, tokens, spans, texts, stride, programs, longest, SIZE: tl.constexpr):
+    span = tl.program_id(0)
+    slot = tl.load(spans + span * 3).to(tl.int64)
+    start, end = tl.load(spans + span * 3 + 1), tl.load(spans + span * 3 + 2)
+    program = tl.load(programs + slot)
+    end = tl.where(program == _NO_PROGRAM, start, end)
+    text = texts + slot * stride
+    lane = tl.arange(0, SIZE)
+    at = start + lane
+    is_counted = (lane < longest) & (at < end)
+    token = tl.load(text + at, mask=is_counted, other=0)
+    item = (span * longest + lane) * _LONGEST
+    hashed = _begin_hash(program) + tl.zeros((SIZE,), tl.uint64)
+    for order in tl.static_range(1, _LONGEST + 1):
+        is_known = is_counted & (at >= order)
+        before = tl.load(text + at - order, mask=is_known, other=0)
+        hashed = _hash(hashed, before)
+        tag = tl.where(is_known, _make_tag(hashed), 0)
+        tl.store(tags + item + order - 1, tag, mask=lane < longest)
+        tl.store(tokens + item + order - 1, token, mask=lane < longest)
+
+
+@triton.jit
+def _count_followers(table_tags, table_followers, mask, tags, tokens, items, ITEMS: tl.constexpr):
+    own = tl.program_id(0)
+    tag = tl.load(tags + own)
+    if tag == 0:
+        return
+    place = tag & mask
+    ids = tl.arange(0, ITEMS)
+    others = tl.load(tags + ids, mask=ids < items, other=0)
+    is_here = (others != 0) & ((others & mask) == place)
+    if tl.min(tl.where(is_here, ids, ITEMS), 0) != own:
+        return
+    lanes = tl.arange(0, _FOLLOWERS)
+    held = tl.load(table_tags + place)
+    packed = tl.load(table_followers + place * _FOLLOWERS + lanes)
+    item = own
+    while item < ITEMS:
+        tag = tl.load(tags + item)
+        token = tl.load(tokens + item).to(tl.int64)
+        packed = tl.where(tag == held, packed, 0)
+        held = tag
+        is_same = (packed != 0) & ((packed & _TOKEN) == token)
+        is_known = tl.max(is_same.to(tl.int32), 0) > 0
+        taken = tl.sum((packed != 0).to(tl.int32), 0)
+        free = tl.where(is_known, _FOLLOWERS, tl.minimum(taken, _FOLLOWERS - 1))
+        packed = tl.where(is_same, packed + _ONE, packed)
+        packed = tl.where(lanes == free, token | _ONE, packed)
+        item = tl.min(tl.where(is_here & (ids > item), ids, ITEMS), 0)
+    tl.store(table_tags + place, held)
+    tl.store(table_followers + place * _FOLLOWERS + lanes, packed)
+
+
+def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    """See `naive.draft`."""
+    drafts = torch.empty(len(rows), tokens, dtype=torch.int64, device=rows.device)
+    _draft[(len(rows),)](
+        drafts, table.tags, table.followers, len(table.tags) - 1, rows, slots.texts,
+        slots.texts.stride(0), slots.lengths, slots.programs, slots.seeds,
+        COUNT=tokens, num_warps=1,
+    )  # fmt: skip
+    return drafts
+
+
+@triton.jit
+def _draft(
+    drafts, table_tags, table_followers, mask, rows, texts, stride, lengths, programs, seeds,
+    COUNT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    slot = tl.load(rows + row)
+    length = tl.load(lengths + slot)
+    program, seed = tl.load(programs + slot), tl.load(seeds + slot)
+    end = texts + slot * stride + length
+    first = tl.load(end - 1, mask=length > 0, other=0)
+    second = tl.load(end - 2, mask=length > 1, other=0)
+    third = tl.load(end - 3, mask=length > 2, other=0)
+    lanes = tl.arange(0, _FOLLOWERS)
+    is_known = program != _NO_PROGRAM
+    for at in range(COUNT):
+        one = _hash(_begin_hash(program), first)
+        two = _hash(one, second)
+        three = _hash(two, third)
+        tag_1, tag_2, tag_3 = _make_tag(one), _make_tag(two), _make_tag(three)
+        has_1 = (tl.load(table_tags + (tag_1 & mask)) == tag_1) & (length + at > 0)
+        has_2 = (tl.load(table_tags + (tag_2 & mask)) == tag_2) & (length + at > 1)
+        has_3 = (tl.load(table_tags + (tag_3 & mask)) == tag_3) & (length + at > 2)
+        tag = tl.where(has_3, tag_3, tl.where(has_2, tag_2, tag_1))
+        is_known = is_known & (has_1 | has_2 | has_3)
+        packed = tl.load(table_followers + (tag & mask) * _FOLLOWERS + lanes)
+        scores = tl.where(packed != 0, tl.log((packed >> _BITS).to(tl.float64)), float("-inf"))
+        if seed != _NO_NOISE:
+            key = _hash(_begin_hash(seed), (length + at).to(tl.int64)) >> 1
+            low, high = (key & 0xFFFFFFFF).to(tl.uint32), (key >> 32).to(tl.uint32)
+            scores += _compute_noise(_draw_bits(packed & _TOKEN, low, high))
+        best = tl.max(scores, 0)
+        lane = tl.min(tl.where(scores == best, lanes, _FOLLOWERS), 0)
+        token = (tl.sum(tl.where(lanes == lane, packed, 0), 0) & _TOKEN).to(tl.int32)
+        third, second = second, first
+        first = tl.where(is_known, token, first)
+        tl.store(drafts + row * COUNT + at, first.to(tl.int64))
+
+
+@triton.jit
+def _make_tag(hashed):
+    tag = (hashed >> 1).to(tl.int64)
+    return tl.where(tag == 0, 1, tag)
+
+
+@triton.jit
+def _compute_noise(bits):
+    """The noise in float64, as `sampling.naive.draw_gumbel` draws it."""
+    uniform = (bits.to(tl.float64) + 0.5) * 1.1920928955078125e-07  # 2**-23
+    return -tl.log(-tl.log(uniform))

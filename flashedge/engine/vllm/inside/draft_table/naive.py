@@ -1,0 +1,127 @@
+"""A table of what followed each context of one to three tokens, and its plain use: the naive twin
+of `fused`.
+
+The table holds what `scheduling.speculation.token_drafts.TextIndex` holds, as tensors of a fixed
+size. A context's tag is a hash of its program and its tokens, and the low bits of the tag are the
+context's place. A context replaces the one that had its place. Programs share the table, and none
+finds another's contexts, since all 63 bits of the tag have to be equal.
+
+A draft is always `tokens` long. It repeats its last token where no context is known.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS, ORDERS, choose_follower
+from flashedge.search.tree import mix64
+
+PLACES = 1 << 19
+"""Contexts that a table holds, a power of two. Each takes 72 bytes."""
+BITS = 24
+"""Bits of a packed follower that hold its token. Those above hold its count."""
+LONGEST = len(ORDERS)
+"""Tokens of the longest context."""
+NO_PROGRAM = 0
+"""The program of a slot whose tokens are neither counted nor drafted."""
+NO_NOISE = -1
+"""The noise seed of a slot whose tokens are the likeliest ones."""
+
+
+@dataclass(slots=True, eq=False)
+class DraftTable:
+    tags: torch.Tensor
+    """(places,) int64. The tag of the context in each place, 0 for none."""
+    followers: torch.Tensor
+    """(places, MOST_FOLLOWERS) int64. Each place's packed followers, the first ones nonzero."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Slots:
+    """What the device knows of the requests in its slots."""
+
+    texts: torch.Tensor
+    """(slots, most tokens) int32. Each request's tokens, those of its prompt first."""
+    lengths: torch.Tensor
+    """(slots,) int32. How many tokens each text has."""
+    programs: torch.Tensor
+    """(slots,) int64. A hash of each request's program, or NO_PROGRAM."""
+    seeds: torch.Tensor
+    """(slots,) int64. The seed of each request's noise, or NO_NOISE."""
+
+
+def make_table(device: torch.device, places: int = PLACES) -> DraftTable:
+    return DraftTable(
+        tags=torch.zeros(places, dtype=torch.int64, device=device),
+        followers=torch.zeros(places, MOST_FOLLOWERS, dtype=torch.int64, device=device),
+    )
+
+
+def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) -> None:
+    """Count what follows which context. spans: (spans, 3) int32, a slot and the start and end of
+    the tokens to count in its text. longest: tokens of the longest span."""
+    tags, followers = table.tags.numpy(), table.followers.numpy()
+    for slot, start, end in spans.tolist():
+        program, text = int(slots.programs[slot]), slots.texts[slot]
+        if program == NO_PROGRAM:
+            continue
+        before = max(0, start - LONGEST)
+        tokens = text[before:end].tolist()
+        for at in range(max(1, start) - before, min(end, start + longest) - before):
+            for order in range(1, min(at, LONGEST) + 1):
+                tag = find_tag(program, tokens[at - order : at])
+                place = tag & len(tags) - 1
+                if tags[place] != tag:
+                    tags[place], followers[place] = tag, 0
+                count_follower(followers[place], tokens[at])
+
+
+def find_tag(program: int, context: list[int]) -> int:
+    """Hash a program and a context, its last token first."""
+    return mix64(program, *reversed(context)) or 1
+
+
+def count_follower(followers: NDArray[np.int64], token: int) -> None:
+    """Count a token among the packed followers of its context, (MOST_FOLLOWERS,). A new token
+    replaces the last one if all places are taken."""
+    known = [packed for packed in followers.tolist() if packed]
+    held = [packed & (1 << BITS) - 1 for packed in known]
+    if token in held:
+        followers[held.index(token)] += 1 << BITS
+    else:
+        followers[min(len(known), len(followers) - 1)] = 1 << BITS | token
+
+
+def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Draft the next tokens of each row's slot. rows: (rows,) int64 slots. Returns (rows, tokens)
+    int64."""
+    drafts = [_draft_row(table, slots, slot, tokens) for slot in rows.tolist()]
+    return torch.tensor(drafts, dtype=torch.int64, device=rows.device).view(len(rows), tokens)
+
+
+def _draft_row(table: DraftTable, slots: Slots, slot: int, tokens: int) -> list[int]:
+    program, seed = int(slots.programs[slot]), int(slots.seeds[slot])
+    length = int(slots.lengths[slot])
+    path = slots.texts[slot, max(0, length - LONGEST) : length].tolist()
+    drafted: list[int] = []
+    while program != NO_PROGRAM and len(drafted) < tokens:
+        if not (known := _find(table, program, path)):
+            break
+        key = None if seed == NO_NOISE else mix64(seed, length + len(drafted))
+        packed, _ = choose_follower(known, key)
+        drafted.append(packed & (1 << BITS) - 1)
+        path = [*path, drafted[-1]][-LONGEST:]
+    last = path[-1] if path else 0
+    return drafted + [last] * (tokens - len(drafted))
+
+
+def _find(table: DraftTable, program: int, path: list[int]) -> list[int]:
+    """Return the packed followers of the longest known context at the end of a path."""
+    for order in range(len(path), 0, -1):
+        tag = find_tag(program, path[-order:])
+        place = tag & len(table.tags) - 1
+        if int(table.tags[place]) == tag:
+            return [packed for packed in table.followers[place].tolist() if packed]
+    return []
