@@ -97,6 +97,12 @@ class Features:
         " then. On CUDA. Experimental: it has not run on a card.",
     )
     """vLLM's."""
+    card_drafts: bool = feature(
+        False,
+        "Draft tokens on a card too, from a table in its memory. Needs second_runner."
+        " Experimental: it has not run on a card.",
+    )
+    """Ours."""
     verifier_graphs: bool = feature(
         False,
         "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, where"

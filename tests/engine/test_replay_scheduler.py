@@ -18,7 +18,7 @@ from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine, ScoreMachine
-from tests.support.search_machine import RULES, SearchMachine, SlotMachine
+from tests.support.search_machine import RULES, DraftingMachine, SearchMachine, SlotMachine
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
@@ -110,6 +110,32 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
         found.update(machine.counters)
     often = ("kept_steps", "paused", "dropped_kv", "preemptions", "aborted")
     assert all(found[name] > SCHEDULES // 2 for name in often), found
+    assert (found["overlapping"] > SCHEDULES) == is_async
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_random_searches_with_drafted_tokens(is_async: bool) -> None:
+    """The runner draws several tokens in a step, also behind the end of a request's step."""
+    found: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        draw = Random(seed)
+        start = partial(
+            make_scheduler,
+            PassShape(window=16, group=2, prefill_windows=2),
+            MODEL,
+            blocks=draw.choice((40, 100, 200)),
+            block_tokens=BLOCK,
+            sequences=draw.choice((4, 16, 64)),
+            max_model_len=draw.choice((100, 128)),
+            boundaries=RULES,
+            card_drafts=draw.choice((2, 8)),
+        )
+        machine = DraftingMachine(start, seed, is_async=is_async)
+        run_named(machine, seed)
+        found.update(machine.counters)
+    often = ("kept_steps", "paused", "preemptions", "aborted", "accepted_tokens", "cut_steps")
+    assert all(found[name] > SCHEDULES // 2 for name in often), found
+    assert found["accepted_tokens"] < found["drafted_tokens"]
     assert (found["overlapping"] > SCHEDULES) == is_async
 
 

@@ -13,11 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARY,
+    DETERMINISTIC,
+    LOGPROBS,
+    PROGRAM,
+    TOKEN_DRAFTS,
+)
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import BoundaryRule
 from flashedge.types import Granularity
-from scripts.bench.determinism.token_runner import VOCABULARY, RunnerState, build_request
+from scripts.bench.determinism.token_runner import (
+    VOCABULARY,
+    RunnerState,
+    build_request,
+    draw_token,
+)
 from tests.support.replay_machine import BLOCK, STOP, HashRunner, SchedulerMachine, draw_path
 
 ENDS = frozenset({1, 12, 23, 34})
@@ -81,6 +93,8 @@ class SearchMachine(SchedulerMachine):
     searches, levels = 4, 6
     abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
     deterministic = 0.2
+    drafted = 0.0
+    """How many of the requests may have drafted tokens."""
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
         super().__init__(start, seed, is_async=is_async)
@@ -138,6 +152,7 @@ class SearchMachine(SchedulerMachine):
         )
         args = {"seed": step.seed, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
         args |= {BOUNDARY: RULE, LOGPROBS: True, DETERMINISTIC: search.deterministic}
+        args |= {PROGRAM: search.name, TOKEN_DRAFTS: self.draw.random() < self.drafted}
         args["continuation"] = after.to_json()
         room = self.scheduler.max_model_len - len(step.path)
         params = SamplingParams(
@@ -249,9 +264,12 @@ class SlotRunner(SearchRunner):
         cached = output.scheduled_cached_reqs
         assert not cached.resumed_req_ids, "a request that comes back is sent whole"
         for index, name in enumerate(cached.req_ids):
-            assert cached.num_computed_tokens[index] == self._computed[name], "it was taken back"
+            self._check_computed(name, cached.num_computed_tokens[index])
             if (more := cached.new_block_ids[index]) is not None:
                 self._states[name].blocks += more[0]
+
+    def _check_computed(self, name: str, told: int) -> None:
+        assert told == self._computed[name], "it was taken back"
 
     def _leave(self, name: str) -> None:
         if self._states.pop(name, None) is not None:
@@ -265,3 +283,44 @@ class SlotMachine(SearchMachine):
     def _make_runner(self) -> SlotRunner:
         self.scheduler.use_v2_model_runner = True
         return SlotRunner(self.draw, self.scheduler.max_num_running_reqs)
+
+
+class DraftingRunner(SlotRunner):
+    """Drafts tokens, some of them wrong ones. The scheduler does not know which were drawn until it
+    has scheduled the next step, and then knows only how many tokens may have KV."""
+
+    right = 0.7
+
+    def run(self, output: Any) -> Any:
+        ran = super().run(output)
+        for name, drawn in zip(ran.req_ids, ran.sampled_token_ids, strict=True):
+            if drafted := output.scheduled_spec_decode_tokens.get(name):
+                assert drawn, "only requests that draw tokens have drafts"
+                self._computed[name] -= len(drafted) + 1 - len(drawn)
+        return ran
+
+    def _check_computed(self, name: str, told: int) -> None:
+        assert told >= self._computed[name], "it was taken back"
+
+    def _find_start(self, output: Any, name: str) -> int:
+        return self._computed[name]
+
+    def _find_guesses(self, output: Any, name: str) -> list[int]:
+        state, path = self._states[name], self._states[name].tokens
+        for _ in output.scheduled_spec_decode_tokens.get(name, ()):
+            is_right = self._draw.random() < self.right
+            truth = draw_token(path, state.asked.seed)
+            path.append(truth if is_right else self._draw.randrange(VOCABULARY))
+        return path[len(state.tokens) :]
+
+
+class DraftingMachine(SlotMachine):
+    drafted = 0.8
+
+    def _make_runner(self) -> DraftingRunner:
+        self.scheduler.use_v2_model_runner = True
+        return DraftingRunner(self.draw, self.scheduler.max_num_running_reqs)
+
+    def _count(self) -> None:
+        super()._count()
+        self.counters.update(self.scheduler.card_drafts.counters)

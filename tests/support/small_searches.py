@@ -1,6 +1,6 @@
 """Small searches of the bundled pair on one of vLLM's model runners, with their trees as JSON.
 
-    python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam [--second]
+    python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam [--second [--drafts]]
 
 The second runner needs PYTHONPATH=tests/support/interpreted and TRITON_INTERPRET=1 on a CPU. A step
 takes it some 0.2 s there. On both runners the generator schedules a step ahead, and drafts.
@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +54,26 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
     return found
 
 
-async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, Any]:
+async def run_searches(specs: dict[str, Request], **features: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
-        asked = {"features": {"second_runner": second, "async_scheduling": True}}
+        asked = {"features": {"async_scheduling": True, **features}}
         config = load_config(asked, environ={"FLASHEDGE_HOME": home})
         pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
         await pair.start()
         try:
             engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-            trees = {}
+            trees, logprobs = {}, {}
             for name, spec in specs.items():
-                outcome = await driver_of(engines, spec, lambda event: None).run()
+                own = replace(engines, program=name)
+                outcome = await driver_of(own, spec, lambda event: None).run()
                 trees[name] = [describe_node(node) for node in outcome.tree.nodes.values()]
+                segments = [node.segment for node in outcome.tree.nodes.values() if node.segment]
+                logprobs[name] = [list(segment.logprobs) for segment in segments]
                 print(name, len(trees[name]), flush=True)
-            return {"trees": trees, "drafts": await pair.generator.process.call("get_counters")}
+            call = pair.generator.process.call
+            tokens = (await call("view"))["replays"]
+            drafts = await call("get_counters")
+            return {"trees": trees, "logprobs": logprobs, "drafts": drafts, "token_drafts": tokens}
         finally:
             await grader.close()
             await pair.stop()
@@ -85,9 +92,12 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1)
     parser.add_argument("--strategies", nargs="+", default=["beam"])
     parser.add_argument("--second", action="store_true")
+    parser.add_argument("--drafts", action="store_true", help="draft tokens on its device")
+    parser.add_argument("--sync", action="store_true", help="schedule no step ahead")
     asked = parser.parse_args()
     specs = list_specs(asked.problems, asked.strategies)
-    found = asyncio.run(run_searches(specs, second=asked.second))
+    features = {"second_runner": asked.second, "card_drafts": asked.drafts}
+    found = asyncio.run(run_searches(specs, **features, async_scheduling=not asked.sync))
     asked.output.write_text(json.dumps(found))
 
 

@@ -27,6 +27,7 @@ from flashedge.models.memory.engine_memory import (
 )
 from flashedge.models.memory.fit import list_sequences
 from flashedge.models.specs import ModelSpec
+from flashedge.scheduling.speculation.token_drafts import MOST_TOKENS, list_widths
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -74,6 +75,8 @@ class EngineOptions:
     each of its requests."""
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
+    card_drafts: int = 0
+    """Most tokens that the second model runner drafts of a sequence in a step."""
     graph_sizes: tuple[int, ...] = ()
     """Sizes of a step with a CUDA graph, in sequences for a generator, in tokens for a verifier.
     Empty runs the model without graphs and uncompiled."""
@@ -127,6 +130,14 @@ class EngineOptions:
             "enable_log_requests": False,
             "additional_config": {ARGS_KEY: self._build_additional_config()},
         }
+        if self.card_drafts:  # by our own speculator in the place of vLLM's
+            args["speculative_config"] = {
+                "method": "ngram_gpu",
+                "num_speculative_tokens": self.card_drafts,
+                "num_speculative_tokens_per_batch_size": list_widths(
+                    self.max_num_seqs, self.card_drafts
+                ),
+            }
         if self.quantization is not None:
             # vLLM's shorthands would also quantize the float32 head of a reward model.
             targets = {"*.layers.*": self.quantization}
@@ -184,6 +195,7 @@ def build_options(
     graphs = choose_graph_sizes(sequences, samples=name == "generator", on_card=on_card)
     if name == "verifier" and on_card and features.verifier_graphs:
         graphs = PASS_SIZES
+    drafts = features.second_runner and features.card_drafts and name == "generator"
     is_async = on_card if features.async_scheduling is None else features.async_scheduling
     return EngineOptions(
         name=name,
@@ -200,6 +212,7 @@ def build_options(
         async_scheduling=is_async and name == "generator",
         token_drafts=features.token_drafts and name == "generator" and not is_async,
         second_runner=features.second_runner and name == "generator",
+        card_drafts=MOST_TOKENS if drafts else 0,
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",

@@ -197,3 +197,19 @@ def _mix32(x: int) -> int:
     x = ((x ^ x >> 16) * 0x85EBCA6B) & _MASK32
     x = ((x ^ x >> 13) * 0xC2B2AE35) & _MASK32
     return x ^ x >> 16
+
+
+def list_widths(sequences: int, most: int) -> list[tuple[int, int, int]]:
+    """How many tokens are drafted of each sequence, as (first, last, tokens) of ranges of the
+    number of sequences in a step. A step has no more rows than the one of most sequences. Few
+    different numbers are used, since each has CUDA graphs of its own.
+
+    sequences: the most in a step. most: drafted tokens of a sequence.
+    """
+    found, first = [], 1
+    for tokens in sorted({most, most // 2, most // 4, most // 8, 0}, reverse=True):
+        last = sequences // (1 + tokens)
+        if last >= first:
+            found.append((first, last, tokens))
+            first = last + 1
+    return found

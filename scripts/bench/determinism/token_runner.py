@@ -33,11 +33,13 @@ def make_scheduler(
     sequences: int,
     max_model_len: int,
     boundaries: Mapping[str, Any] | None = None,
+    card_drafts: int = 0,
     scheduler_class: Any = None,
 ) -> Any:
     """A scheduler without engine.
 
-    model: a checkpoint, of which only the configuration is read. boundaries: see `EngineOptions`.
+    model: a checkpoint, of which only the configuration is read. boundaries, card_drafts: see
+    `EngineOptions`.
     scheduler_class: None for EdgeScheduler.
     """
     import torch
@@ -56,6 +58,7 @@ def make_scheduler(
         kv_bytes=1 << 20,
         max_num_seqs=sequences,
         boundaries=boundaries or {},
+        card_drafts=card_drafts,
     )
     config = options.build_args().create_engine_config()
     config.cache_config.num_gpu_blocks = blocks
@@ -182,26 +185,29 @@ class TokenRunner:
             return []
         seed, known = state.asked.seed, len(state.tokens)
         truth = [draw_token(span.inputs[:at], seed) for at in range(known, span.end + 1)]
-        if replay_pass is not None and replay_pass.is_verify:
-            (row,) = accept([truth], [span.guesses])
-            drawn = [token for token in row if token != REJECTED]
-        else:
-            drawn = truth
-            if self._draw.random() < self._error_rate and state.asked.deterministic:
-                drawn = [self._draw.randrange(VOCABULARY)]
+        (row,) = accept([truth], [span.guesses])
+        drawn = [token for token in row if token != REJECTED]
+        is_shared = replay_pass is None or not replay_pass.is_verify
+        if is_shared and self._draw.random() < self._error_rate and state.asked.deterministic:
+            drawn = [self._draw.randrange(VOCABULARY)]
         state.output += drawn
         return drawn
 
     def compute(self, output: Any, name: str) -> Span:
         """Stands for the forward pass of a request."""
-        guesses = output.scheduled_spec_decode_tokens.get(name, [])
-        start = find_start(output, name)
+        start, guesses = self._find_start(output, name), self._find_guesses(output, name)
         return Span(
             start=start,
             end=start + output.num_scheduled_tokens[name],
             inputs=[*self._states[name].tokens, *guesses],
             guesses=guesses,
         )
+
+    def _find_start(self, output: Any, name: str) -> int:
+        return find_start(output, name)
+
+    def _find_guesses(self, output: Any, name: str) -> list[int]:
+        return list(output.scheduled_spec_decode_tokens.get(name, ()))
 
 
 def find_start(output: Any, name: str) -> int:

@@ -6,6 +6,7 @@ show in which order they act:
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
     token_drafts which tokens of a request are drafted          token_drafts
+    card_drafts  the same where the model runner drafts them    card_drafts
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                below
     kv           the quota of KV blocks                         kv.quota
@@ -31,6 +32,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside.card_drafts import CardDrafts
 from flashedge.engine.vllm.inside.determinism.passes import Passes
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import (
@@ -67,6 +69,7 @@ class EdgeScheduler(AsyncScheduler):
         self.kv = KvQuota(self, self.drafts.reclaim)
         self.passes = Passes(self, self.boundaries.ends_step)
         self.token_drafts = TokenDrafts(self, self.drafts.locate_step, self.boundaries.rules)
+        self.card_drafts = CardDrafts(self)
         self.joined = JoinedTokens()
         self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
@@ -79,6 +82,7 @@ class EdgeScheduler(AsyncScheduler):
         with self.steps.blame(request.request_id):
             adopted = self.drafts.adopt(request)
             self.token_drafts.add_request(request, adopted or request)
+            self.card_drafts.add_request(request, adopted or request)
             if adopted is None:
                 self.passes.windows.begin(request)
                 super().add_request(request)
@@ -105,6 +109,7 @@ class EdgeScheduler(AsyncScheduler):
             self.programs.sort(self.waiting)
             queued = self.drafts.queue_drafts()
             self.token_drafts.propose()
+            self.card_drafts.drop_placeholders()
             output = self.passes.schedule(stock)
             self.drafts.unqueue_drafts(queued)
         except Exception:
@@ -118,6 +123,7 @@ class EdgeScheduler(AsyncScheduler):
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
         self.passes.complete_output(output)
+        self.card_drafts.complete_output(output)
         super()._update_after_schedule(output)
 
     # ------------------------------------------------------------ the end of a step
@@ -127,6 +133,7 @@ class EdgeScheduler(AsyncScheduler):
     ) -> dict[int, EngineCoreOutputs]:
         self.joined.begin_update(scheduled, self.requests, self.drafts.find_name)
         self.boundaries.begin_update(ran)
+        self.card_drafts.begin_update(scheduled, ran)
         labels = self.drafts.begin_update(scheduled)
         replays = self.passes.begin_update(scheduled, ran)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
@@ -149,7 +156,22 @@ class EdgeScheduler(AsyncScheduler):
         append = partial(super()._update_request_with_output, request, is_stale=is_stale)
         if request.request_id in self.passes.windows.replays:
             append = partial(self._append, request)
-        return self.boundaries.append(request, new_token_ids, append)
+        drawn = len(new_token_ids)
+        appended, is_over = self.boundaries.append(request, new_token_ids, append)
+        if request in self.card_drafts:
+            self._take_back(request, drawn - len(appended), is_stale=is_stale)
+        return appended, is_over
+
+    def _take_back(self, request: Request, cut: int, *, is_stale: bool) -> None:
+        """Count no KV of tokens that are dropped. vLLM lets a request with such tokens end, and
+        takes no wrong drafts back where it calls the tokens stale."""
+        if cut:
+            request.num_computed_tokens -= cut
+            self.drafts.note_cut(request)
+            self.card_drafts.counters["cut_steps"] += 1
+        if is_stale:
+            known = request.num_tokens - 1
+            request.num_computed_tokens = min(request.num_computed_tokens, known)
 
     def _append(self, request: Request, token_ids: list[int]) -> tuple[list[int], bool]:
         """Append tokens that a pass has drawn. The asynchronous scheduler would put their blocks
@@ -205,7 +227,8 @@ class EdgeScheduler(AsyncScheduler):
         super()._free_request_blocks(request)
 
     def view(self) -> dict[str, Any]:
-        counts = {"replays": self.passes.counters, "token_drafts": self.token_drafts.counters}
+        drafts = self.card_drafts if self.num_spec_tokens else self.token_drafts
+        counts = {"replays": self.passes.counters, "token_drafts": drafts.counters}
         return {**self.kv.view(), **{name: dict(found) for name, found in counts.items()}}
 
 

@@ -92,7 +92,10 @@ class StepJob:
     finish: FinishReason | None = None
     """Why the draft has ended, if it has."""
     is_overdrawn: bool = False
-    """Whether a token in flight comes after the draft's end. It is dropped when it arrives."""
+    """Whether tokens in flight come after the draft's end. They are dropped when they arrive."""
+    is_cut: bool = False
+    """Whether the last engine step drew tokens after the step's end. They are dropped, and so are
+    those in flight, which come after them."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
         self.label, self.beam = label, beam
@@ -241,13 +244,18 @@ class Speculation:
     # ------------------------------------------------------------ the end of a step
 
     def consume_overdrawn(self, request: Request) -> bool:
-        """Return whether the request's new token comes after its draft's end, and so is dropped.
-        A request has at most one such token, so the next call returns False."""
+        """Return whether the request's new tokens come after its draft's end, and so are dropped.
+        At most one engine step has such tokens, so the next call returns False."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False
         job.is_overdrawn = False
         return True
+
+    def note_cut(self, request: Request) -> None:
+        """Note that tokens after the end of the request's step have been dropped."""
+        if (job := self._jobs.get(request.request_id)) is not None:
+            job.is_cut = True
 
     def end_step(self, request: Request) -> bool | None:
         """Pause a request that has stopped, or let it end with its step. Returns whether the
@@ -258,14 +266,17 @@ class Speculation:
         status, finish = request.status, read_finish(request, self._scheduler.max_model_len)
         self._mark_paused(request)
         in_flight = request.num_stale_output_tokens
+        drops = job.is_cut or job.draft is not None
+        job.is_cut = False
         if job.draft is not None:
             job.finish = finish  # `_route_outputs` reports it to the board
-            job.is_overdrawn = in_flight > 0
-            request.num_computed_tokens -= in_flight
         elif not self._finish_step(job, tuple(request.all_token_ids), finish):
             del self._jobs[request.request_id]
             request.status = status
             return True
+        if drops:
+            job.is_overdrawn = in_flight > 0
+            request.num_computed_tokens -= in_flight
         return False
 
     def _finish_step(self, job: StepJob, path: tuple[int, ...], finish: FinishReason) -> bool:

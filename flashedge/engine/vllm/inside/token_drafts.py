@@ -6,7 +6,7 @@ a draft is taken from is in `scheduling.speculation.token_drafts`. A row is draf
 bringing a token is worth more than its time (`scheduling.speculation.step_costs`).
 
 Only in synchronous engines with vLLM's first model runner: a step in flight has drawn tokens that
-the scheduler does not know yet. Ours. Checked with vLLM 0.32.0.
+the scheduler does not know yet. `card_drafts` is for the second one. Ours. Checked with vLLM 0.32.0.
 """
 
 import time
@@ -106,6 +106,7 @@ class TokenDrafts:
             scheduler.scheduler_config.async_scheduling
             or scheduler.use_v2_model_runner
             or scheduler.has_mamba_layers  # their state can't go back to before a wrong token
+            or scheduler.num_spec_tokens  # the model runner drafts (`card_drafts`)
         )
         self._programs = OrderedDict[str, ProgramText]()
         self._contexts = 0

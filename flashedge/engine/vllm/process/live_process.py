@@ -228,6 +228,8 @@ class LiveProcess:
         self.llm = AsyncLLM.from_vllm_config(
             config, disable_log_stats=True, enable_log_requests=False
         )
+        # vLLM would refuse parameters that its drafts allow for in the first model runner alone.
+        self.llm.input_processor.speculative_config = None
 
     def _receive(self, process: Any) -> None:
         self._starting = process

@@ -107,7 +107,7 @@ kernels = [
     (fused._hash_contexts, {"tags": LONG, "tokens": INT, "spans": INT, **TEXTS, "longest": "i32"},
      {"SIZE": 16}, 1),
     (fused._count_followers, {**TABLE, "tags": LONG, "tokens": INT, "items": "i32"},
-     {"ITEMS": 2048}, 4),
+     {"ITEMS": fused.ITEMS}, 4),
     (fused._draft, {"drafts": LONG, **TABLE, "rows": LONG, **TEXTS, "lengths": INT, "seeds": LONG},
      {"COUNT": 8}, 1),
 ]

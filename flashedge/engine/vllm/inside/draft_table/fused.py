@@ -29,19 +29,25 @@ _FOLLOWERS = tl.constexpr(MOST_FOLLOWERS)
 _NO_PROGRAM, _NO_NOISE = tl.constexpr(NO_PROGRAM), tl.constexpr(NO_NOISE)
 
 
+ITEMS = 2048
+"""Items at once, of which a kernel compares all. With one number for all steps it is compiled
+once."""
+
+
 def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) -> None:
-    """See `naive.count`."""
-    items = len(spans) * longest * LONGEST
-    tags = torch.empty(items, dtype=torch.int64, device=spans.device)
-    tokens = torch.empty(items, dtype=torch.int32, device=spans.device)
-    _hash_contexts[(len(spans),)](
-        tags, tokens, spans, slots.texts, slots.texts.stride(0), slots.programs, longest,
-        SIZE=triton.next_power_of_2(longest), num_warps=1,
-    )  # fmt: skip
-    _count_followers[(items,)](
-        table.tags, table.followers, len(table.tags) - 1, tags, tokens, items,
-        ITEMS=triton.next_power_of_2(items), num_warps=4,
-    )  # fmt: skip
+    """See `naive.count`. longest: at most ITEMS / LONGEST."""
+    for part in spans.split(ITEMS // (longest * LONGEST)):
+        items = len(part) * longest * LONGEST
+        tags = torch.empty(items, dtype=torch.int64, device=spans.device)
+        tokens = torch.empty(items, dtype=torch.int32, device=spans.device)
+        _hash_contexts[(len(part),)](
+            tags, tokens, part, slots.texts, slots.texts.stride(0), slots.programs, longest,
+            SIZE=triton.next_power_of_2(longest), num_warps=1,
+        )  # fmt: skip
+        _count_followers[(items,)](
+            table.tags, table.followers, len(table.tags) - 1, tags, tokens, items,
+            ITEMS=ITEMS, num_warps=4,
+        )  # fmt: skip
 
 
 @triton.jit

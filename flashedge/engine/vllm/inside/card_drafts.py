@@ -1,0 +1,144 @@
+"""Drafts tokens where vLLM's second model runner computes the steps.
+
+There a step may be scheduled before the tokens of the one before it are known. So the scheduler
+only says how many tokens are drafted. The runner drafts them, from a table on its device
+(`draft_table`), when it has drawn the tokens of a step. `noise.SlotNoise` draws in their rows, and
+vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no token.
+
+`CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
+program and the seed of each (`Source`). What acts in the runner is `draft_table.speculator`.
+
+The number of drafted tokens depends on the number of sequences alone
+(`scheduling.speculation.token_drafts.list_widths`), so that all sequences of a step have equally
+many rows, for which there is a CUDA graph. Ours. Checked with vLLM 0.32.0.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE
+from flashedge.engine.vllm.inside.keys import LOGPROBS, PROGRAM, read_args
+from flashedge.engine.vllm.inside.token_drafts import may_draft
+
+SOURCES = "_flashedge_sources"
+"""The attribute of a `SchedulerOutput` that holds the `Source` of each request that the runner
+learns of in this step, by its id."""
+MOST_PROGRAMS = 256
+"""Programs whose last prompt is remembered, to count only what is new in the next one."""
+COUNTERS = (
+    "drafted_tokens",  # rows that steps computed for drafted tokens
+    "accepted_tokens",  # drafted tokens that were drawn
+    "drafted_steps",  # engine steps with drafted tokens
+    "cut_steps",  # requests' steps that ended before the last token that an engine step drew
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the tokens of a request are drafted from."""
+
+    program: int
+    """A hash of the program's key."""
+    seed: int
+    """See `draft_table.naive.Slots`."""
+    start: int
+    end: int
+    """Which tokens of the request's text are counted now. Those of its program's earlier prompts
+    and those that were drawn have been."""
+
+
+class CardDrafts:
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._is_on = scheduler.num_spec_tokens > 0
+        self._prompts = OrderedDict[str, list[int]]()
+        self._sources: dict[str, Source] = {}
+        self._unsent: set[str] = set()
+        self.counters = dict.fromkeys(COUNTERS, 0)
+
+    def add_request(self, requested: Request, request: Request) -> None:
+        """Note where a request's tokens are drafted from. request: vLLM's request that computes it,
+        which may be a draft of `speculation` that has tokens of its own."""
+        params = requested.sampling_params
+        if not self._is_on or params is None or not may_draft(params):
+            return
+        args, prompt = read_args(params), list(requested.prompt_token_ids or ())
+        key = args.get(PROGRAM) or requested.request_id
+        start, known = len(prompt), self._prompts.get(key)
+        # All paths of a search have its first prompt, and were counted when they were drawn.
+        if known is None or not args.get(LOGPROBS):
+            start = count_common(known or [], prompt)
+            self._prompts[key] = prompt
+        self._prompts.move_to_end(key)
+        while len(self._prompts) > MOST_PROGRAMS:
+            self._prompts.popitem(last=False)
+        self._sources[request.request_id] = Source(
+            program=hash_program(key),
+            seed=args["seed"] if args["temperature"] > 0 else NO_NOISE,
+            start=start,
+            end=len(prompt),
+        )
+        self._unsent.add(request.request_id)
+
+    def __contains__(self, request: Request) -> bool:
+        """Whether a request's tokens may be drafted."""
+        return request.request_id in self._sources
+
+    # ------------------------------------------------------------ a step
+
+    def drop_placeholders(self) -> None:
+        """Leave the requests without drafts that may not have any."""
+        if self._is_on:
+            for request in self._scheduler.running:
+                if request not in self:
+                    request.spec_token_ids = []
+
+    def complete_output(self, output: SchedulerOutput) -> None:
+        """Tell the runner the sources of new requests and of those that have become another's, and
+        draft nothing in the next step if its KV would take blocks from requests."""
+        if not self._is_on:
+            return
+        pool = self._scheduler.kv_cache_manager.block_pool
+        if pool.get_num_free_blocks() < 2 * len(self._scheduler.running):
+            output.num_spec_tokens_to_schedule = 0
+        new = {each.req_id for each in output.scheduled_new_reqs}
+        told = {
+            name: self._sources[name]
+            for name in (new | self._unsent) & self._sources.keys()
+            if name in output.num_scheduled_tokens
+        }
+        self._unsent -= told.keys()
+        for name, source in told.items():
+            self._sources[name] = Source(source.program, source.seed, source.end, source.end)
+        output.__dict__[SOURCES] = told
+
+    def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> None:
+        """Count drafted tokens before vLLM cuts those that a step has drawn."""
+        drafted = scheduled.scheduled_spec_decode_tokens
+        if drafted:
+            drawn = (len(ran.sampled_token_ids[ran.req_id_to_index[name]]) for name in drafted)
+            self.counters["drafted_tokens"] += sum(map(len, drafted.values()))
+            self.counters["accepted_tokens"] += sum(max(0, count - 1) for count in drawn)
+            self.counters["drafted_steps"] += 1
+        open_requests = self._scheduler.requests
+        if len(self._sources) > len(open_requests):
+            kept = self._sources.items()
+            self._sources = {name: source for name, source in kept if name in open_requests}
+            self._unsent &= self._sources.keys()
+
+
+def count_common(one: list[int], other: list[int]) -> int:
+    """Count the tokens with which both lists begin."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def hash_program(key: str) -> int:
+    """Hash a program's key to 63 bits, never NO_PROGRAM."""
+    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >> 1 or 1
