@@ -9,6 +9,7 @@ _NOISE, _STEP_MEMORY = "inside/noise.py", "inside/step_memory.py"
 _GPU = "v1.worker.gpu"
 _PROCESSORS = f"{_GPU}.sample.logits_processor"
 _RUNNER = f"{_GPU}.model_runner:GPUModelRunner"
+_DRAFTS, _SPECULATOR = "inside/card_drafts.py", "inside/table_speculator.py"
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _NAMED, _WORKINGS = Use.CALLED, Use.ACCESSED, Use.NAMED, Use.WORKINGS
 
@@ -22,7 +23,7 @@ SECOND_RUNNER = (
     _use(_GPU, "model_runner", _NAMED, _CHOICE, "Defines the runner's class."),
     _use(f"{_GPU}.attn_utils", "allocate_kv_cache", _REPLACED, "inside/kv/tensor.py",
          "Two engines share one device, so KV blocks get memory only while they are in use."),
-    _use(_RUNNER, "finish_requests add_requests update_requests", _WORKINGS, _EDGE,
+    _use(_RUNNER, "finish_requests update_requests", _WORKINGS, _EDGE,
          "A request that comes back is added anew, and what is computed of it is counted there."),
     _use(_RUNNER, "_dummy_run model_memory_usage input_buffers", _ACCESSED, _STEP_MEMORY,
          "The largest step is measured."),
@@ -49,4 +50,32 @@ SECOND_RUNNER = (
          "What the sampler gets in the largest step."),
     _use(f"{_GPU}.input_batch:InputBatch", "make_dummy", _CALLED, _STEP_MEMORY,
          "What the sampler gets in the largest step."),
+    _use(f"{_GPU}.model_runner", "init_speculator", _REPLACED, f"inside/patches.py {_SPECULATOR}",
+         "Tokens are drafted from the text of all paths of a program, and by the noise."),
+    _use(_RUNNER, "add_requests", _REPLACED, f"inside/patches.py {_SPECULATOR}",
+         "A request that comes back is added anew. The runner learns from which program's text it"
+         " is drafted."),
+    _use(_RUNNER, "sample_tokens", _WORKINGS, _SPECULATOR,
+         "Drafts are proposed once the drawn tokens are in the text, and those beyond the asked"
+         " number are not read."),
+    _use(_RUNNER, "speculator", _ACCESSED, _SPECULATOR, "Learns of new requests."),
+    _use(f"{_GPU}.input_batch", "combine_sampled_and_draft_tokens post_update", _WORKINGS,
+         _SPECULATOR, "The runner alone knows the drafts and how many of them were drawn."),
+    _use(f"{_GPU}.spec_decode.speculator", "BaseSpeculator", _SUBCLASSED, _SPECULATOR,
+         "Drafts tokens in the place of vLLM's speculators."),
+    _use(f"{_GPU}.spec_decode.speculator:BaseSpeculator", "init_cudagraph_manager capture propose",
+         _OVERRIDDEN, _SPECULATOR, "Drafts tokens in the place of vLLM's speculators."),
+    _use(f"{_GPU}.states:RequestState",
+         "all_token_ids total_len max_num_reqs req_id_to_index", _ACCESSED, _SPECULATOR,
+         "The texts of the requests on the device, and their slots."),
+    _use("config.vllm:VllmConfig", "num_speculative_tokens", _ACCESSED, _SPECULATOR,
+         "The most drafted tokens of a sequence in a step."),
+    _use("v1.core.sched.output:SchedulerOutput",
+         "num_spec_tokens_to_schedule scheduled_new_reqs", _ACCESSED,
+         f"{_DRAFTS} {_SPECULATOR}", "How many tokens are drafted, and of which requests."),
+    _use("v1.core.sched.scheduler:Scheduler", "num_spec_tokens", _ACCESSED,
+         f"{_DRAFTS} {_EDGE} inside/token_drafts.py", "Whether the model runner drafts tokens."),
+    _use("v1.engine.input_processor:InputProcessor", "speculative_config", _ACCESSED,
+         "process/live_process.py",
+         "vLLM refuses parameters where tokens are drafted, which ours are not for."),
 )  # fmt: skip

@@ -38,7 +38,8 @@ SCHEDULER = (
     _use(f"{_ASYNC}:AsyncScheduler", "_update_request_with_output", _OVERRIDDEN, _EDGE,
          "A request ends at the token that completes its step. Candidates are kept back."),
     _use(f"{_ASYNC}:AsyncScheduler", "_update_after_schedule", _OVERRIDDEN, _EDGE,
-         "Counts a placeholder for each token in flight. A pass gets its guesses before."),
+         "Counts a placeholder for each token in flight, drafted ones too. A pass gets its guesses"
+         " before."),
     _use(_SCHEDULER, "_update_request_with_output", _CALLED, _EDGE,
          "Appends the tokens that a pass has drawn."),
     _use(_SCHEDULER, "__init__ _update_after_schedule", _OVERRIDDEN, _EDGE,
@@ -56,7 +57,8 @@ SCHEDULER = (
     _use(_SCHEDULER, "has_requests", _OVERRIDDEN, _EDGE,
          "The tokens of drafts are sent although no request is in the batch."),
     _use(_SCHEDULER, "update_from_output", _OVERRIDDEN, _EDGE,
-         "After an engine step, drafts' tokens are kept back, log-probabilities read and packed."),
+         "After an engine step, drafts' tokens are kept back, log-probabilities read and packed."
+         " Wrong drafted tokens are taken back before, except of stale outputs."),
     _use(_SCHEDULER, "_preempt_request", _OVERRIDDEN, f"{_EDGE} {_QUOTA} {_PASSES}",
          "Preemptions are counted. A smaller quota causes them. A preempted draft waits nowhere."),
     _use(_SCHEDULER, "_enqueue_waiting_request", _CALLED, _SPECULATION,

@@ -1,6 +1,7 @@
 """Small searches of the bundled pair on one of vLLM's model runners, with their trees as JSON.
 
-    python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam [--second [--drafts]]
+    python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam
+        [--second [--drafts]] [--sync]
 
 The second runner needs PYTHONPATH=tests/support/interpreted and TRITON_INTERPRET=1 on a CPU. A step
 takes it some 0.2 s there. On both runners the generator schedules a step ahead, and drafts.

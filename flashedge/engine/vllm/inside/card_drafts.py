@@ -6,7 +6,7 @@ only says how many tokens are drafted. The runner drafts them, from a table on i
 vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no token.
 
 `CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
-program and the seed of each (`Source`). What acts in the runner is `draft_table.speculator`.
+program and the seed of each (`Source`). What acts in the runner is `table_speculator`.
 
 The number of drafted tokens depends on the number of sequences alone
 (`scheduling.speculation.token_drafts.list_widths`), so that all sequences of a step have equally

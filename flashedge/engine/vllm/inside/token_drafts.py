@@ -6,7 +6,8 @@ a draft is taken from is in `scheduling.speculation.token_drafts`. A row is draf
 bringing a token is worth more than its time (`scheduling.speculation.step_costs`).
 
 Only in synchronous engines with vLLM's first model runner: a step in flight has drawn tokens that
-the scheduler does not know yet. `card_drafts` is for the second one. Ours. Checked with vLLM 0.32.0.
+the scheduler does not know yet. `card_drafts` is for the second one. Ours. Checked with vLLM
+0.32.0.
 """
 
 import time
