@@ -1,0 +1,170 @@
+"""Drafts in vLLM's second runner: what the scheduler tells the runner, and what the runner drafts.
+
+`engine/test_replay_scheduler.py` runs random searches with drafted tokens on the real scheduler.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from flashedge.engine.vllm.inside.card_drafts import (
+    SOURCES,
+    CardDrafts,
+    Source,
+    count_common,
+    hash_program,
+)
+from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE, NO_PROGRAM
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    ENTROPY_RULE,
+    LOGPROBS,
+    PROGRAM,
+    TOKEN_DRAFTS,
+)
+from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
+from flashedge.scheduling.speculation.token_drafts import list_widths
+from tests.support.sampling_rows import CPU
+
+KEY = hash_program("search")
+
+
+def make_request(name: str, prompt: list[int], **changes: Any) -> Any:
+    args = {"seed": 7, "temperature": 0.8, PROGRAM: "search", TOKEN_DRAFTS: True, LOGPROBS: True}
+    params = SamplingParams(temperature=0.0, extra_args={ARGS_KEY: {**args, **changes}})
+    return SimpleNamespace(
+        request_id=name, prompt_token_ids=prompt, sampling_params=params, spec_token_ids=[-1] * 4
+    )
+
+
+def make_scheduler(*, most: int = 8, free_blocks: int = 100) -> Any:
+    pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
+    manager = SimpleNamespace(block_pool=pool)
+    return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, running=[], requests={})
+
+
+def schedule(drafts: CardDrafts, *names: str, new: tuple[str, ...] = ()) -> Any:
+    output = SchedulerOutput.make_empty()
+    output.num_scheduled_tokens = dict.fromkeys(names, 1)
+    output.scheduled_new_reqs = [SimpleNamespace(req_id=name) for name in new]
+    output.num_spec_tokens_to_schedule = 4
+    drafts.complete_output(output)
+    return output
+
+
+def test_the_runner_learns_of_new_requests_and_of_adopted_ones() -> None:
+    drafts = CardDrafts(make_scheduler())
+    first, greedy = make_request("a", [1, 2, 3]), make_request("b", [1, 2, 3, 4], temperature=0.0)
+    drafts.add_request(first, first)
+    drafts.add_request(greedy, make_request("draft-1", [1, 2, 3, 4]))
+    assert schedule(drafts, "other").__dict__[SOURCES] == {}, "neither is in the step"
+    told = schedule(drafts, "a", "draft-1", new=("a",)).__dict__[SOURCES]
+    assert told == {"a": Source(KEY, 7, 0, 3), "draft-1": Source(KEY, NO_NOISE, 4, 4)}
+    assert schedule(drafts, "a", "draft-1").__dict__[SOURCES] == {}, "it knows them"
+    again = schedule(drafts, "a", new=("a",)).__dict__[SOURCES]
+    assert again == {"a": Source(KEY, 7, 3, 3)}, "it came back, and its prompt was counted"
+
+
+def test_a_conversation_counts_what_is_new_in_its_prompt() -> None:
+    drafts = CardDrafts(make_scheduler())
+    for name, prompt in (("a", [1, 2, 3]), ("b", [1, 2, 9, 9])):
+        request = make_request(name, prompt, **{LOGPROBS: None})
+        drafts.add_request(request, request)
+    told = schedule(drafts, "a", "b", new=("a", "b")).__dict__[SOURCES]
+    assert told == {"a": Source(KEY, 7, 0, 3), "b": Source(KEY, 7, 2, 4)}
+
+
+@pytest.mark.parametrize("change", [{TOKEN_DRAFTS: False}, {ENTROPY_RULE: {"least": 2}}])
+def test_what_may_not_be_drafted_gets_no_placeholders(change: dict[str, Any]) -> None:
+    scheduler = make_scheduler()
+    drafts = CardDrafts(scheduler)
+    drafted, other = make_request("a", [1]), make_request("b", [1], **change)
+    for request in (drafted, other):
+        drafts.add_request(request, request)
+        scheduler.running.append(request)
+    drafts.drop_placeholders()
+    assert [len(request.spec_token_ids) for request in scheduler.running] == [4, 0]
+    assert drafted in drafts
+    assert other not in drafts
+
+
+def test_nothing_is_drafted_where_blocks_are_short() -> None:
+    scheduler = make_scheduler(free_blocks=3)
+    drafts = CardDrafts(scheduler)
+    assert schedule(drafts).num_spec_tokens_to_schedule == 4
+    scheduler.running = [make_request("a", [1]), make_request("b", [1])]
+    assert schedule(drafts).num_spec_tokens_to_schedule == 0
+
+
+def test_an_engine_without_drafts_keeps_nothing() -> None:
+    drafts = CardDrafts(make_scheduler(most=0))
+    request = make_request("a", [1])
+    drafts.add_request(request, request)
+    assert request not in drafts
+    assert SOURCES not in schedule(drafts, "a", new=("a",)).__dict__
+
+
+def test_common_tokens_are_counted() -> None:
+    assert [count_common([1, 2], other) for other in ([1, 2, 3], [1, 9], [], [1])] == [2, 1, 0, 1]
+
+
+@pytest.mark.parametrize("sequences", [1, 2, 7, 16, 64, 128])
+def test_a_step_with_drafts_has_no_more_rows_than_the_largest(sequences: int) -> None:
+    widths = list_widths(sequences, 8)
+    assert [first for first, _, _ in widths] == [1, *(last + 1 for _, last, _ in widths[:-1])]
+    assert widths[-1][1:] == (sequences, 0)
+    assert all(last * (1 + tokens) <= sequences for _, last, tokens in widths)
+    counts = [tokens for _, _, tokens in widths]
+    assert counts == sorted(set(counts), reverse=True)
+
+
+# ---------------------------------------------------------------- the runner
+
+
+def make_speculator(texts: list[list[int]], most: int = 4) -> tuple[TableSpeculator, Any]:
+    longest = max(map(len, texts))
+    padded = torch.tensor([[*text, *[0] * (longest - len(text))] for text in texts])
+    states: Any = SimpleNamespace(
+        max_num_reqs=len(texts),
+        req_id_to_index={f"r{slot}": slot for slot in range(len(texts))},
+        all_token_ids=SimpleNamespace(gpu=padded.int()),
+        total_len=SimpleNamespace(gpu=torch.tensor(list(map(len, texts))).int()),
+    )
+    config: Any = SimpleNamespace(num_speculative_tokens=most)
+    return TableSpeculator(config, CPU, states), states
+
+
+def propose(speculator: TableSpeculator, slots: list[int], sampled: list[int], **more: Any) -> Any:
+    batch = SimpleNamespace(idx_mapping=torch.tensor(slots))
+    counts = torch.tensor(sampled, dtype=torch.int32)
+    return speculator.propose(batch, None, None, None, None, counts, None, None, **more).tolist()
+
+
+def test_drafts_follow_prompts_and_what_was_drawn() -> None:
+    """A long prompt is counted in several spans. The second request is of the same program, the
+    third of none."""
+    prompt = list(range(100, 100 + 3 * SPAN))
+    texts = [prompt, [5, 6, prompt[SPAN - 1]], [5, 6, 5], [9, 5]]
+    speculator, _ = make_speculator(texts)
+    seen = Source(KEY, NO_NOISE, 3, 3)
+    sources = {"r0": Source(KEY, NO_NOISE, 0, len(prompt)), "r1": seen, "r3": seen}
+    speculator.learn(["r0", "r1", "r2"], sources)
+    drafted = propose(speculator, [1, 2], [2, 1])
+    assert drafted[0] == prompt[SPAN : SPAN + 4]
+    assert drafted[1] == [5] * 4, "it has no program"
+    assert propose(speculator, [3], [1])[0][:2] == [6, prompt[SPAN - 1]], "a sibling drew them"
+    assert propose(speculator, [1], [0], num_speculative_tokens=2)[0][:2] == prompt[SPAN : SPAN + 2]
+    speculator.learn(["r1"], {})
+    assert propose(speculator, [1], [1])[0] == [texts[1][-1]] * 4, "another has its slot"
+
+
+def test_a_dummy_run_counts_nothing() -> None:
+    speculator, _ = make_speculator([[1, 2, 1, 2]])
+    speculator.learn(["r0"], {"r0": Source(KEY, NO_NOISE, 4, 4)})
+    assert propose(speculator, [0], [4], dummy_run=True) == [[0] * 4]
+    assert propose(speculator, [0], [0]) == [[2] * 4]
+    assert int(speculator._programs[0]) == KEY != NO_PROGRAM
