@@ -128,7 +128,7 @@ def test_random_searches_with_drafted_tokens(is_async: bool) -> None:
             sequences=draw.choice((4, 16, 64)),
             max_model_len=draw.choice((100, 128)),
             boundaries=RULES,
-            card_drafts=draw.choice((2, 8)),
+            card_drafts=draw.choice((1, 7)),
         )
         machine = DraftingMachine(start, seed, is_async=is_async)
         run_named(machine, seed)

@@ -20,12 +20,16 @@ from tests.support.small_searches import describe_node, list_specs
 pytest.importorskip("triton", reason="Triton has no wheel for this machine")
 
 
-async def test_a_search_finds_the_same_tree(engines: Engines, tmp_path: Path) -> None:
-    """With drafts. The first runner's engine here schedules one step after the other."""
+@pytest.mark.parametrize("options", [[], ["--drafts"]])
+async def test_a_search_finds_the_same_tree(
+    engines: Engines, tmp_path: Path, options: list[str]
+) -> None:
+    """With drafted steps, and with tokens drafted on the device. The first runner's engine here
+    schedules one step after the other."""
     output = tmp_path / "trees.json"
     done = await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "tests.support.small_searches", str(output), "--second"],
+        [sys.executable, "-m", "tests.support.small_searches", str(output), "--second", *options],
         cwd=ROOT,
         env={
             **os.environ,
@@ -40,6 +44,7 @@ async def test_a_search_finds_the_same_tree(engines: Engines, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(output.read_text())
     assert found["drafts"]["kept_tokens"] > 0
+    assert (found["token_drafts"].get("accepted_tokens", 0) > 0) == bool(options)
     for name, spec in list_specs(1, ["beam"]).items():
         tree = (await driver_of(engines, spec, lambda event: None).run()).tree
         expected = json.loads(json.dumps([describe_node(node) for node in tree.nodes.values()]))

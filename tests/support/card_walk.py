@@ -85,6 +85,7 @@ from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
 from vllm.v1.attention.selector import get_attn_backend
 from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.worker.gpu.cudagraph_utils import ModelCudaGraphManager
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from flashedge.config import load_config
@@ -234,9 +235,7 @@ def count_forward(size: str) -> int:
     only say what they return."""
     config = _build_config("verifier", "bfloat16", *_plan(), size)
     with set_current_vllm_config(config):
-        if not model_parallel_is_initialized():
-            init_distributed_environment(1, 0, "tcp://127.0.0.1:0", 0, backend="gloo")
-            initialize_model_parallel(1, 1)
+        _begin_ranks()
         with torch.device("meta"):
             torch.set_default_dtype(config.model_config.dtype)
             model = initialize_model(config)
@@ -249,12 +248,37 @@ def count_forward(size: str) -> int:
     return live.peak
 
 
+def _begin_ranks() -> None:
+    if not model_parallel_is_initialized():
+        init_distributed_environment(1, 0, "tcp://127.0.0.1:0", 0, backend="gloo")
+        initialize_model_parallel(1, 1)
+
+
 def walk_experimental() -> dict[str, Any]:
     take_cards(fake_card("4090"))
     apply_patches(ProcessKind.DAEMON)
     vllm_config.HAS_TRITON = True  # Triton finds no driver on a faked card
-    plan = _plan(features="second_runner=on,verifier_graphs=on")
-    return {role: _describe(role, "bfloat16", *plan) for role in ROLES}
+    plan = _plan(features="second_runner=on,verifier_graphs=on,card_drafts=on")
+    described = {role: _describe(role, "bfloat16", *plan) for role in ROLES}
+    return {**described, "drafted": _find_graphs(_build_config("generator", "bfloat16", *plan))}
+
+
+def _find_graphs(own: Any) -> list[list[Any]]:
+    """Each number of sequences, how many tokens are drafted of each, and the kind of graph and the
+    rows of the step."""
+    type(current_platform)._global_graph_pool = (0, 0)
+    with set_current_vllm_config(own):
+        _begin_ranks()
+        most, mode = own.num_speculative_tokens, own.compilation_config.cudagraph_mode
+        graphs = ModelCudaGraphManager(own, torch.device("cpu"), mode, 1 + most, [0])
+    graphs._graphs_captured = True
+    found = []
+    for first, last, tokens in own.speculative_config.num_speculative_tokens_per_batch_size:
+        for count in range(first, last + 1):
+            rows = 1 + tokens
+            graph = graphs.dispatch(count, count * rows, rows, 0, max_query_len=rows)
+            found.append([count, tokens, graph.cg_mode.name, graph.num_tokens])
+    return found
 
 
 def walk_passes() -> dict[str, Any]:

@@ -38,7 +38,7 @@ def spec_of(problem: Problem, strategy: str, **fields: Any) -> Request:
     return Request(problem=problem, pair="bundled", **told)
 
 
-def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
+def list_specs(problems: int, strategies: list[str], n: int = 4) -> dict[str, Request]:
     lines = (DATA / "heldout.jsonl").read_text().splitlines()[:problems]
     found: dict[str, Request] = {}
     for number, line in enumerate(lines):
@@ -47,6 +47,7 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
             found[f"{strategy} {number}"] = spec_of(
                 Problem.from_text(json.loads(line)["problem"]),
                 strategy,
+                n=n,
                 seed=number,
                 max_path_tokens=160,
                 sampling=Sampling(temperature=1.2, **cuts),
@@ -92,11 +93,12 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--problems", type=int, default=1)
     parser.add_argument("--strategies", nargs="+", default=["beam"])
+    parser.add_argument("-n", type=int, default=4)
     parser.add_argument("--second", action="store_true")
     parser.add_argument("--drafts", action="store_true", help="draft tokens on its device")
     parser.add_argument("--sync", action="store_true", help="schedule no step ahead")
     asked = parser.parse_args()
-    specs = list_specs(asked.problems, asked.strategies)
+    specs = list_specs(asked.problems, asked.strategies, asked.n)
     features = {"second_runner": asked.second, "card_drafts": asked.drafts}
     found = asyncio.run(run_searches(specs, **features, async_scheduling=not asked.sync))
     asked.output.write_text(json.dumps(found))

@@ -27,7 +27,7 @@ from flashedge.models.memory.engine_memory import (
 )
 from flashedge.models.memory.fit import list_sequences
 from flashedge.models.specs import ModelSpec
-from flashedge.scheduling.speculation.token_drafts import MOST_TOKENS, list_widths
+from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -76,7 +76,8 @@ class EngineOptions:
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     card_drafts: int = 0
-    """Most tokens that the second model runner drafts of a sequence in a step."""
+    """Most tokens that the second model runner drafts of a sequence in a step, one less than a
+    power of two."""
     graph_sizes: tuple[int, ...] = ()
     """Sizes of a step with a CUDA graph, in sequences for a generator, in tokens for a verifier.
     Empty runs the model without graphs and uncompiled."""
@@ -212,7 +213,7 @@ def build_options(
         async_scheduling=is_async and name == "generator",
         token_drafts=features.token_drafts and name == "generator" and not is_async,
         second_runner=features.second_runner and name == "generator",
-        card_drafts=MOST_TOKENS if drafts else 0,
+        card_drafts=MOST_ON_CARD if drafts else 0,
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",

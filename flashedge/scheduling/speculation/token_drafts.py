@@ -22,6 +22,8 @@ ORDERS = (3, 2, 1)
 """Tokens of a context, the longest first."""
 MOST_TOKENS = 8
 """The most drafted tokens of a path. At eight, drafts on real answers gain nearly all there is."""
+MOST_ON_CARD = 7
+"""The most that a model runner drafts, see `list_widths`."""
 MOST_FOLLOWERS = 8
 """The most different tokens that are kept for a context. Further ones replace the last."""
 FADE = 4096
@@ -200,16 +202,18 @@ def _mix32(x: int) -> int:
 
 
 def list_widths(sequences: int, most: int) -> list[tuple[int, int, int]]:
-    """How many tokens are drafted of each sequence, as (first, last, tokens) of ranges of the
-    number of sequences in a step. A step has no more rows than the one of most sequences. Few
-    different numbers are used, since each has CUDA graphs of its own.
+    """How many tokens a model runner drafts of each sequence, as (first, last, tokens) of ranges of
+    the number of sequences in a step. A step has no more rows than the one of most sequences.
 
-    sequences: the most in a step. most: drafted tokens of a sequence.
+    A sequence has 1, 2, 4, ... rows, so that a CUDA graph of 8, 16, 24, ... rows fits steps of any
+    width: vLLM looks for a graph only among those of the next larger number of rows.
+
+    sequences: the most in a step. most: drafted tokens of a sequence, one less than a power of two.
     """
-    found, first = [], 1
-    for tokens in sorted({most, most // 2, most // 4, most // 8, 0}, reverse=True):
-        last = sequences // (1 + tokens)
-        if last >= first:
-            found.append((first, last, tokens))
+    found, first, rows = [], 1, 1 + most
+    while rows:
+        if (last := sequences // rows) >= first:
+            found.append((first, last, rows - 1))
             first = last + 1
+        rows //= 2
     return found

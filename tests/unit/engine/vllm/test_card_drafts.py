@@ -27,7 +27,7 @@ from flashedge.engine.vllm.inside.keys import (
     TOKEN_DRAFTS,
 )
 from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
-from flashedge.scheduling.speculation.token_drafts import list_widths
+from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 from tests.support.sampling_rows import CPU
 
 KEY = hash_program("search")
@@ -41,7 +41,7 @@ def make_request(name: str, prompt: list[int], **changes: Any) -> Any:
     )
 
 
-def make_scheduler(*, most: int = 8, free_blocks: int = 100) -> Any:
+def make_scheduler(*, most: int = 7, free_blocks: int = 100) -> Any:
     pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
     manager = SimpleNamespace(block_pool=pool)
     return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, running=[], requests={})
@@ -114,12 +114,11 @@ def test_common_tokens_are_counted() -> None:
 
 @pytest.mark.parametrize("sequences", [1, 2, 7, 16, 64, 128])
 def test_a_step_with_drafts_has_no_more_rows_than_the_largest(sequences: int) -> None:
-    widths = list_widths(sequences, 8)
+    widths = list_widths(sequences, MOST_ON_CARD)
     assert [first for first, _, _ in widths] == [1, *(last + 1 for _, last, _ in widths[:-1])]
     assert widths[-1][1:] == (sequences, 0)
     assert all(last * (1 + tokens) <= sequences for _, last, tokens in widths)
-    counts = [tokens for _, _, tokens in widths]
-    assert counts == sorted(set(counts), reverse=True)
+    assert [7, 3, 1, 0][-len(widths) :] == [tokens for _, _, tokens in widths]
 
 
 # ---------------------------------------------------------------- the runner

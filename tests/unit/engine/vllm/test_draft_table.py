@@ -109,7 +109,7 @@ kernels = [
     (fused._count_followers, {**TABLE, "tags": LONG, "tokens": INT, "items": "i32"},
      {"ITEMS": fused.ITEMS}, 4),
     (fused._draft, {"drafts": LONG, **TABLE, "rows": LONG, **TEXTS, "lengths": INT, "seeds": LONG},
-     {"COUNT": 8}, 1),
+     {"COUNT": 7}, 1),
 ]
 for kernel, types, constants, warps in kernels:
     names = kernel.arg_names

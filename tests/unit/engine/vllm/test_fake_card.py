@@ -60,6 +60,15 @@ def test_the_generator_alone_has_the_second_runner(walked: Any) -> None:
     assert found["verifier"] == compiled
 
 
+def test_steps_with_drafted_tokens_have_cuda_graphs(walked: Any) -> None:
+    """For any number of sequences, and no wider than vLLM would make them without drafts."""
+    found = walked["experimental"]["drafted"]
+    assert [count for count, *_ in found] == list(range(1, 129))
+    for count, tokens, kind, rows in found:
+        needed = count * (1 + tokens)
+        assert (kind, rows) == ("FULL", min(size for size in GRAPHS if size >= needed)), count
+
+
 def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:
     found = walked["layouts"]
     one, several = "UniProcExecutor", "mp"
