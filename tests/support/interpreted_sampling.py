@@ -6,6 +6,7 @@ Triton reads TRITON_INTERPRET when it is imported, and vLLM imports it.
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,10 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton.runtime import interpreter
+from vllm import SamplingParams
 
+from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.noise import SlotNoise
 from flashedge.engine.vllm.inside.sampling import fused, naive
 from flashedge.engine.vllm.inside.sampling.naive import SampledRow
 from tests.support.sampling_rows import CPU, make_close_races, make_row
@@ -140,6 +144,31 @@ def test_rows_are_packed_on_the_device_as_on_the_host(seed: int, count: int) -> 
             assert found[index, 0] == -1
         else:
             assert torch.equal(found[index], naive.pack_rows([(index, row)], CPU)[0])
+
+
+def test_the_second_runner_draws_by_the_kernel_what_it_draws_without() -> None:
+    """Several rows of each request, with all kinds of cuts, and two slots that are not sampled."""
+    states: Any = SimpleNamespace(device=CPU, max_num_reqs=8)
+    cuts = [(0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.7, 0.1), (0, 1.0, 0.05), (5, 1.0, 0.0)]
+    slots, counts = [6, 0, 3, 7, 1, 2, 4], [3, 1, 8, 2, 4, 2, 1]
+    config: Any = SimpleNamespace(
+        additional_config={}, model_config=SimpleNamespace(get_vocab_size=lambda: 300)
+    )
+    noise = SlotNoise(config, states)
+    for slot, (k, p, least) in zip(slots, cuts, strict=False):
+        args = {"seed": slot, "temperature": 0.8, "top_k": k, "top_p": p, "min_p": least}
+        noise.add_request(slot, SamplingParams(extra_args={ARGS_KEY: args}))
+    of_rows = torch.tensor(slots).repeat_interleave(torch.tensor(counts))
+    context: Any = SimpleNamespace(
+        idx_mapping_np=np.array(slots),
+        expanded_idx_mapping=of_rows,
+        pos=torch.arange(40, 40 + len(of_rows)),
+    )
+    logits = torch.randn(len(of_rows), 300, generator=torch.Generator().manual_seed(2)) * 3
+    expected = noise.apply(logits.clone(), context).argmax(1)
+    noise._drawer.kernel = fused.mark_winners
+    assert torch.equal(noise.apply(logits.clone(), context).argmax(1), expected)
+    assert not torch.equal(expected, logits.argmax(1))
 
 
 def test_a_row_with_a_negative_index_stays_as_it_is() -> None:

@@ -115,7 +115,8 @@ class SlotNoise(SlotProcessor):
             )
         fields, spans = self._copies
         if cuts:
-            least = logits.amax(dim=1, keepdim=True) + spans[ctx.expanded_idx_mapping].unsqueeze(1)
+            of_rows = spans.index_select(0, ctx.expanded_idx_mapping).unsqueeze(1)
+            least = logits.amax(dim=1, keepdim=True) + of_rows
             logits.masked_fill_(logits < least, float("-inf"))
         return pack_slots(fields, ctx.expanded_idx_mapping, ctx.pos)
 

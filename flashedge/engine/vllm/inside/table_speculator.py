@@ -100,17 +100,20 @@ class TableSpeculator(BaseSpeculator):
     ) -> torch.Tensor:
         """Returns (requests, num_speculative_steps) int64."""
         rows, most = input_batch.idx_mapping, self.num_speculative_steps
-        drafts = torch.zeros(len(rows), most, dtype=torch.int64, device=self._device)
         if dummy_run:
             self._warm_up()
-            return drafts
-        ends = self._slots.lengths[rows]
+            return self._fill(len(rows), most)
+        ends = self._slots.lengths.index_select(0, rows)
         spans = torch.stack([rows.to(torch.int32), ends - num_sampled, ends], dim=1)
         self._count(spans, 1 + most)
         tokens = most if num_speculative_tokens is None else num_speculative_tokens
-        if tokens:
-            drafts[:, :tokens] = self._kernels.draft(self._table, self._slots, rows, tokens)
-        return drafts
+        if not tokens:
+            return self._fill(len(rows), most)
+        drafts = self._kernels.draft(self._table, self._slots, rows, tokens)
+        return torch.cat([drafts, self._fill(len(rows), most - tokens)], dim=1)
+
+    def _fill(self, rows: int, tokens: int) -> torch.Tensor:
+        return torch.zeros(rows, tokens, dtype=torch.int64, device=self._device)
 
     def _warm_up(self) -> None:
         """Compile the kernels before a request waits for them. No slot has a program yet."""
