@@ -315,10 +315,16 @@ class DraftingRunner(SlotRunner):
 
 
 class DraftingMachine(SlotMachine):
+    """Drafts any number of tokens that there can be."""
+
     drafted = 0.8
 
     def _make_runner(self) -> DraftingRunner:
         self.scheduler.use_v2_model_runner = True
+        choices = (0, 1, 3, 7)
+        self.scheduler.card_drafts._choose_width = lambda sequences, most: self.draw.choice(
+            [tokens for tokens in choices if tokens <= most]
+        )
         return DraftingRunner(self.draw, self.scheduler.max_num_running_reqs)
 
     def _count(self) -> None:

@@ -8,12 +8,15 @@ vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no
 `CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
 program and the seed of each (`Source`). What acts in the runner is `table_speculator`.
 
-The number of drafted tokens depends on the number of sequences alone
-(`scheduling.speculation.token_drafts.list_widths`), so that all sequences of a step have equally
-many rows, for which there is a CUDA graph. Ours. Checked with vLLM 0.32.0.
+All sequences of a step have equally many rows, for which there is a CUDA graph. The most that
+there can be follows from the number of sequences (`scheduling.speculation.token_drafts`). Fewer
+are computed where the rest is not worth its time, by how many drafts were right and how long steps
+took so far. Ours. Checked with vLLM 0.32.0.
 """
 
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -24,11 +27,17 @@ from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE
 from flashedge.engine.vllm.inside.keys import LOGPROBS, PROGRAM, read_args
-from flashedge.engine.vllm.inside.token_drafts import may_draft
+from flashedge.engine.vllm.inside.token_drafts import EXPLORE, count_common, may_draft
+from flashedge.scheduling.speculation.step_costs import StepCosts
+from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
 
 SOURCES = "_flashedge_sources"
 """The attribute of a `SchedulerOutput` that holds the `Source` of each request that the runner
 learns of in this step, by its id."""
+_SCHEDULED = "_flashedge_scheduled_s"
+"""The attribute of a `SchedulerOutput` that holds the time when it was scheduled."""
+_PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
+"""A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
 MOST_PROGRAMS = 256
 """Programs whose last prompt is remembered, to count only what is new in the next one."""
 COUNTERS = (
@@ -54,9 +63,13 @@ class Source:
 
 
 class CardDrafts:
-    def __init__(self, scheduler: Any) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Any, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._scheduler, self._clock = scheduler, clock
         self._is_on = scheduler.num_spec_tokens > 0
+        self._rates, self._costs = AcceptanceRates(), StepCosts()
+        self._narrow = 0
+        """Steps in a row with fewer drafted tokens than there can be."""
+        self._updated_s = 0.0
         self._prompts = OrderedDict[str, list[int]]()
         self._sources: dict[str, Source] = {}
         self._unsent: set[str] = set()
@@ -101,12 +114,13 @@ class CardDrafts:
 
     def complete_output(self, output: SchedulerOutput) -> None:
         """Tell the runner the sources of new requests and of those that have become another's, and
-        draft nothing in the next step if its KV would take blocks from requests."""
+        how many tokens to draft for the next step."""
         if not self._is_on:
             return
-        pool = self._scheduler.kv_cache_manager.block_pool
-        if pool.get_num_free_blocks() < 2 * len(self._scheduler.running):
-            output.num_spec_tokens_to_schedule = 0
+        output.num_spec_tokens_to_schedule = self._choose_width(
+            len(output.num_scheduled_tokens), output.num_spec_tokens_to_schedule
+        )
+        output.__dict__[_SCHEDULED] = self._clock()
         new = {each.req_id for each in output.scheduled_new_reqs}
         told = {
             name: self._sources[name]
@@ -118,25 +132,51 @@ class CardDrafts:
             self._sources[name] = Source(source.program, source.seed, source.end, source.end)
         output.__dict__[SOURCES] = told
 
+    def _choose_width(self, sequences: int, most: int) -> int:
+        """Choose how many tokens are drafted of each sequence, at most `most`. None are where their
+        KV would take blocks from requests."""
+        pool = self._scheduler.kv_cache_manager.block_pool
+        if not (most and sequences) or pool.get_num_free_blocks() < 2 * len(
+            self._scheduler.running
+        ):
+            return 0
+        if self._narrow >= EXPLORE:
+            self._narrow = 0
+            return most
+        chance, chances = 1.0, list[float]()
+        for place in range(most):
+            chance *= self._rates.find(place)
+            chances += [chance] * sequences
+        worthy = self._costs.count_worthy(sequences, chances) // sequences
+        width = most
+        while width > worthy:
+            width //= 2
+        self._narrow = 0 if width == most else self._narrow + 1
+        return width
+
     def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> None:
         """Count drafted tokens before vLLM cuts those that a step has drawn."""
+        if not self._is_on:
+            return
         drafted = scheduled.scheduled_spec_decode_tokens
-        if drafted:
-            drawn = (len(ran.sampled_token_ids[ran.req_id_to_index[name]]) for name in drafted)
-            self.counters["drafted_tokens"] += sum(map(len, drafted.values()))
-            self.counters["accepted_tokens"] += sum(max(0, count - 1) for count in drawn)
-            self.counters["drafted_steps"] += 1
+        for name, guesses in drafted.items():
+            drawn = len(ran.sampled_token_ids[ran.req_id_to_index[name]])
+            if drawn:
+                self._rates.note(_PLACES[: len(guesses)], drawn - 1)
+                self.counters["accepted_tokens"] += drawn - 1
+        rows, sequences = sum(map(len, drafted.values())), len(scheduled.num_scheduled_tokens)
+        self.counters["drafted_tokens"] += rows
+        self.counters["drafted_steps"] += rows > 0
+        # While the step before was computed, this one waited.
+        began_s = max(scheduled.__dict__[_SCHEDULED], self._updated_s)
+        self._updated_s = self._clock()
+        if sequences and scheduled.total_num_scheduled_tokens == sequences + rows:  # no prompt
+            self._costs.note(sequences, rows, self._updated_s - began_s)
         open_requests = self._scheduler.requests
         if len(self._sources) > len(open_requests):
             kept = self._sources.items()
             self._sources = {name: source for name, source in kept if name in open_requests}
             self._unsent &= self._sources.keys()
-
-
-def count_common(one: list[int], other: list[int]) -> int:
-    """Count the tokens with which both lists begin."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def hash_program(key: str) -> int:

@@ -11,13 +11,7 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from flashedge.engine.vllm.inside.card_drafts import (
-    SOURCES,
-    CardDrafts,
-    Source,
-    count_common,
-    hash_program,
-)
+from flashedge.engine.vllm.inside.card_drafts import SOURCES, CardDrafts, Source, hash_program
 from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE, NO_PROGRAM
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
@@ -27,6 +21,7 @@ from flashedge.engine.vllm.inside.keys import (
     TOKEN_DRAFTS,
 )
 from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
+from flashedge.engine.vllm.inside.token_drafts import count_common
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 from tests.support.sampling_rows import CPU
 
@@ -41,7 +36,7 @@ def make_request(name: str, prompt: list[int], **changes: Any) -> Any:
     )
 
 
-def make_scheduler(*, most: int = 7, free_blocks: int = 100) -> Any:
+def make_scheduler(*, most: int = 7, free_blocks: int = 10_000) -> Any:
     pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
     manager = SimpleNamespace(block_pool=pool)
     return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, running=[], requests={})
@@ -51,7 +46,7 @@ def schedule(drafts: CardDrafts, *names: str, new: tuple[str, ...] = ()) -> Any:
     output = SchedulerOutput.make_empty()
     output.num_scheduled_tokens = dict.fromkeys(names, 1)
     output.scheduled_new_reqs = [SimpleNamespace(req_id=name) for name in new]
-    output.num_spec_tokens_to_schedule = 4
+    output.num_spec_tokens_to_schedule = 7
     drafts.complete_output(output)
     return output
 
@@ -95,9 +90,57 @@ def test_what_may_not_be_drafted_gets_no_placeholders(change: dict[str, Any]) ->
 def test_nothing_is_drafted_where_blocks_are_short() -> None:
     scheduler = make_scheduler(free_blocks=3)
     drafts = CardDrafts(scheduler)
-    assert schedule(drafts).num_spec_tokens_to_schedule == 4
+    assert schedule(drafts, "a").num_spec_tokens_to_schedule > 0
     scheduler.running = [make_request("a", [1]), make_request("b", [1])]
-    assert schedule(drafts).num_spec_tokens_to_schedule == 0
+    assert schedule(drafts, "a").num_spec_tokens_to_schedule == 0
+
+
+class Steps:
+    """Steps of four sequences, one ahead of the other, with a time that depends on their rows."""
+
+    def __init__(self, row_s: float, right: int) -> None:
+        self.now_s = 0.0
+        self.drafts = CardDrafts(make_scheduler(), clock=lambda: self.now_s)
+        self._row_s, self._right = row_s, right
+        self._names = tuple("abcd")
+        self._flying = schedule(self.drafts, *self._names)
+
+    def run(self, steps: int) -> list[int]:
+        """Returns how many tokens were drafted for each step. `right` of a draft's are right."""
+        widths = []
+        for _ in range(steps):
+            output = schedule(self.drafts, *self._names)
+            flying, self._flying = self._flying, output
+            width = flying.num_spec_tokens_to_schedule
+            widths.append(width)
+            tokens = {name: [-1] * width for name in self._names if width}
+            output.scheduled_spec_decode_tokens = tokens
+            rows = len(self._names) * (1 + width)
+            output.total_num_scheduled_tokens = rows
+            output.num_scheduled_tokens = dict.fromkeys(self._names, 1 + width)
+            self.now_s += 0.002 + self._row_s * rows
+            drawn = [[5] * (1 + min(self._right, width)) for _ in self._names]
+            order = {name: at for at, name in enumerate(self._names)}
+            ran: Any = SimpleNamespace(sampled_token_ids=drawn, req_id_to_index=order)
+            self.drafts.begin_update(output, ran)
+        return widths
+
+
+def test_drafts_are_wide_where_rows_take_no_time() -> None:
+    assert set(Steps(row_s=1e-7, right=7).run(400)[-100:]) == {7}
+
+
+def test_drafts_are_as_wide_as_is_worth_their_time() -> None:
+    """Now and then the widest is tried, since drafts may have become better."""
+    widths = Steps(row_s=5e-4, right=1).run(800)[-300:]
+    assert sorted(set(widths)) == [1, 7]
+    assert widths.count(7) < 12
+
+
+def test_nothing_is_drafted_where_no_draft_is_right() -> None:
+    widths = Steps(row_s=2e-3, right=0).run(800)[-300:]
+    assert sorted(set(widths)) == [0, 7]
+    assert widths.count(7) < 12
 
 
 def test_an_engine_without_drafts_keeps_nothing() -> None:

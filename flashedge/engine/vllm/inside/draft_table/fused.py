@@ -3,7 +3,8 @@ same order, and the host never waits for them.
 
 Counting takes two kernels. The first hashes the context of each token, for each length of context:
 these are the items. In the second, one program works on each item. Items with one place would write
-over each other, so the program of the first of them does them all, and the others nothing.
+over each other, so the program of the first of them does them all, and the others nothing. So the
+order is fixed, and the cards of a model that is spread over several draft the same tokens.
 """
 
 import torch
