@@ -99,8 +99,8 @@ class Features:
     """vLLM's."""
     card_drafts: bool = feature(
         False,
-        "Draft tokens on a card too, from a table in its memory. Needs second_runner."
-        " Experimental: it has not run on a card.",
+        "Draft tokens on a card too, from a table in its memory. Needs token_drafts and"
+        " second_runner. Experimental: it has not run on a card.",
     )
     """Ours."""
     verifier_graphs: bool = feature(

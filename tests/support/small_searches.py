@@ -73,7 +73,7 @@ async def run_searches(specs: dict[str, Request], **features: bool) -> dict[str,
                 logprobs[name] = [list(segment.logprobs) for segment in segments]
                 print(name, len(trees[name]), flush=True)
             call = pair.generator.process.call
-            tokens = (await call("view"))["replays"]
+            tokens = (await call("view"))["token_drafts"]
             drafts = await call("get_counters")
             return {"trees": trees, "logprobs": logprobs, "drafts": drafts, "token_drafts": tokens}
         finally:

@@ -71,8 +71,8 @@ class EngineOptions:
     async_scheduling: bool = False
     """Whether a step is scheduled while the one before it is computed."""
     token_drafts: bool = False
-    """Whether tokens of plain requests are drafted (`inside.token_drafts`). A search says this in
-    each of its requests."""
+    """Whether tokens of plain requests are drafted (`inside.token_drafts`, `inside.card_drafts`). A
+    search says this in each of its requests."""
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     card_drafts: int = 0
@@ -196,7 +196,8 @@ def build_options(
     graphs = choose_graph_sizes(sequences, samples=name == "generator", on_card=on_card)
     if name == "verifier" and on_card and features.verifier_graphs:
         graphs = PASS_SIZES
-    drafts = features.second_runner and features.card_drafts and name == "generator"
+    drafts = features.token_drafts and name == "generator"
+    on_device = drafts and features.second_runner and features.card_drafts
     is_async = on_card if features.async_scheduling is None else features.async_scheduling
     return EngineOptions(
         name=name,
@@ -211,9 +212,9 @@ def build_options(
         max_num_seqs=sequences,
         max_batched_tokens=max(MAX_STEP_TOKENS, sequences),
         async_scheduling=is_async and name == "generator",
-        token_drafts=features.token_drafts and name == "generator" and not is_async,
+        token_drafts=on_device or (drafts and not (is_async or features.second_runner)),
         second_runner=features.second_runner and name == "generator",
-        card_drafts=MOST_ON_CARD if drafts else 0,
+        card_drafts=MOST_ON_CARD if on_device else 0,
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",

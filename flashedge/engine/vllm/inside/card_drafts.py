@@ -15,9 +15,9 @@ took so far. Ours. Checked with vLLM 0.32.0.
 """
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -26,9 +26,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE
-from flashedge.engine.vllm.inside.keys import LOGPROBS, PROGRAM, read_args
-from flashedge.engine.vllm.inside.token_drafts import EXPLORE, count_common, may_draft
-from flashedge.scheduling.speculation.step_costs import StepCosts
+from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
+from flashedge.engine.vllm.inside.noise import make_row
+from flashedge.engine.vllm.inside.token_drafts import LAST_PROMPTS, find_new, may_draft
+from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
 
 SOURCES = "_flashedge_sources"
@@ -39,7 +40,7 @@ _SCHEDULED = "_flashedge_scheduled_s"
 _PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
 """A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
 MOST_PROGRAMS = 256
-"""Programs whose last prompt is remembered, to count only what is new in the next one."""
+"""Programs whose last prompts are remembered, to count only what is new in the next one."""
 COUNTERS = (
     "drafted_tokens",  # rows that steps computed for drafted tokens
     "accepted_tokens",  # drafted tokens that were drawn
@@ -56,21 +57,21 @@ class Source:
     """A hash of the program's key."""
     seed: int
     """See `draft_table.naive.Slots`."""
-    start: int
-    end: int
-    """Which tokens of the request's text are counted now. Those of its program's earlier prompts
-    and those that were drawn have been."""
+    spans: tuple[tuple[int, int], ...]
+    """The start and end of the tokens of the request's text that are counted now. Those of its
+    program's earlier prompts and those that the runner drafted have been."""
 
 
 class CardDrafts:
     def __init__(self, scheduler: Any, clock: Callable[[], float] = time.perf_counter) -> None:
         self._scheduler, self._clock = scheduler, clock
-        self._is_on = scheduler.num_spec_tokens > 0
+        self._is_on = scheduler.num_spec_tokens > 0 and not scheduler.has_mamba_layers
         self._rates, self._costs = AcceptanceRates(), StepCosts()
         self._narrow = 0
         """Steps in a row with fewer drafted tokens than there can be."""
         self._updated_s = 0.0
-        self._prompts = OrderedDict[str, list[int]]()
+        self._prompts = OrderedDict[str, deque[list[int]]]()
+        """The last prompts of each program."""
         self._sources: dict[str, Source] = {}
         self._unsent: set[str] = set()
         self.counters = dict.fromkeys(COUNTERS, 0)
@@ -81,21 +82,21 @@ class CardDrafts:
         params = requested.sampling_params
         if not self._is_on or params is None or not may_draft(params):
             return
-        args, prompt = read_args(params), list(requested.prompt_token_ids or ())
+        row, args = make_row(request.sampling_params, 0, ()), read_args(params)
+        assert row is not None, "see `may_draft`"
         key = args.get(PROGRAM) or requested.request_id
-        start, known = len(prompt), self._prompts.get(key)
-        # All paths of a search have its first prompt, and were counted when they were drawn.
-        if known is None or not args.get(LOGPROBS):
-            start = count_common(known or [], prompt)
-            self._prompts[key] = prompt
+        prompts = self._prompts.setdefault(key, deque(maxlen=LAST_PROMPTS))
         self._prompts.move_to_end(key)
-        while len(self._prompts) > MOST_PROGRAMS:
+        if len(self._prompts) > MOST_PROGRAMS:
             self._prompts.popitem(last=False)
+        new = find_new(prompts, args, list(requested.prompt_token_ids or ()))
+        spans = [(new.start, new.stop)]
+        if request not in self:
+            spans.append((request.num_prompt_tokens, request.num_tokens))
         self._sources[request.request_id] = Source(
             program=hash_program(key),
-            seed=args["seed"] if args["temperature"] > 0 else NO_NOISE,
-            start=start,
-            end=len(prompt),
+            seed=row.seed if row.temperature > 0 else NO_NOISE,
+            spans=tuple((start, end) for start, end in spans if start < end),
         )
         self._unsent.add(request.request_id)
 
@@ -106,11 +107,15 @@ class CardDrafts:
     # ------------------------------------------------------------ a step
 
     def drop_placeholders(self) -> None:
-        """Leave the requests without drafts that may not have any."""
-        if self._is_on:
-            for request in self._scheduler.running:
-                if request not in self:
-                    request.spec_token_ids = []
+        """Leave the requests without drafts that may not have any. vLLM's rejection sampler does
+        not compute the log-probabilities of given tokens."""
+        if not self._is_on:
+            return
+        every = self._scheduler.requests.values()
+        none = any(r.sampling_params and r.sampling_params.logprob_token_ids for r in every)
+        for request in self._scheduler.running:
+            if none or request not in self:
+                request.spec_token_ids = []
 
     def complete_output(self, output: SchedulerOutput) -> None:
         """Tell the runner the sources of new requests and of those that have become another's, and
@@ -129,7 +134,7 @@ class CardDrafts:
         }
         self._unsent -= told.keys()
         for name, source in told.items():
-            self._sources[name] = Source(source.program, source.seed, source.end, source.end)
+            self._sources[name] = replace(source, spans=())
         output.__dict__[SOURCES] = told
 
     def _choose_width(self, sequences: int, most: int) -> int:

@@ -75,8 +75,8 @@ class TableSpeculator(BaseSpeculator):
             self._programs[slot] = NO_PROGRAM if source is None else source.program
             self._seeds[slot] = NO_NOISE if source is None else source.seed
             if source is not None:
-                starts = range(source.start, source.end, SPAN)
-                spans += [(slot, at, min(at + SPAN, source.end)) for at in starts]
+                for start, end in source.spans:
+                    spans += [(slot, at, min(at + SPAN, end)) for at in range(start, end, SPAN)]
         self._slots = self._copy_slots()
         if spans:
             self._count(copy_to(spans, torch.int32, self._device), SPAN)

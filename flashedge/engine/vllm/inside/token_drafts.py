@@ -60,11 +60,18 @@ class ProgramText:
     prompts: deque[list[int]] = field(default_factory=lambda: deque(maxlen=LAST_PROMPTS))
     """The last prompts that were counted."""
 
-    def find_new(self, prompt: list[int]) -> int:
-        """Return the index in a prompt from which on it differs from all of the last ones."""
-        if prompt in self.prompts:
-            return len(prompt)
-        return max((count_common(known, prompt) for known in self.prompts), default=0)
+
+def find_new(prompts: deque[list[int]], args: Mapping[str, Any], prompt: list[int]) -> range:
+    """Find the part of a prompt that differs from a program's last ones, and remember the prompt.
+    args: our part of the request's parameters."""
+    if prompts:  # the path after a search's prompt was counted when it was drawn
+        prompt = prompt[: args.get(PATH_FROM)]
+    if prompt in prompts:
+        return range(0)
+    start = max((count_common(known, prompt) for known in prompts), default=0)
+    if start < len(prompt):
+        prompts.append(prompt)
+    return range(start, len(prompt))
 
 
 def count_common(one: list[int], other: list[int]) -> int:
@@ -127,11 +134,8 @@ class TokenDrafts:
         args = read_args(params)
         text = self._find_text(args.get(PROGRAM) or requested.request_id)
         prompt = list(requested.prompt_token_ids or ())
-        if text.prompts:  # the path after a search's prompt was counted when it was drawn
-            prompt = prompt[: args.get(PATH_FROM)]
-        if (start := text.find_new(prompt)) < len(prompt):
-            self._count(text.index, prompt, start)
-            text.prompts.append(prompt)
+        new = find_new(text.prompts, args, prompt)
+        self._count(text.index, prompt[: new.stop], new.start)
         if request.request_id in self._requests:
             return
         row = make_row(request.sampling_params, 0, ())

@@ -16,30 +16,36 @@ from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE, NO_PROGRAM
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     ENTROPY_RULE,
-    LOGPROBS,
+    PATH_FROM,
     PROGRAM,
     TOKEN_DRAFTS,
 )
 from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
-from flashedge.engine.vllm.inside.token_drafts import count_common
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 from tests.support.sampling_rows import CPU
 
 KEY = hash_program("search")
 
 
-def make_request(name: str, prompt: list[int], **changes: Any) -> Any:
-    args = {"seed": 7, "temperature": 0.8, PROGRAM: "search", TOKEN_DRAFTS: True, LOGPROBS: True}
+def make_request(name: str, prompt: list[int], drawn: int = 0, **changes: Any) -> Any:
+    args: dict[str, Any] = {"seed": 7, "temperature": 0.8, "top_k": 0, "top_p": 1.0}
+    args |= {PROGRAM: "search", TOKEN_DRAFTS: True}
     params = SamplingParams(temperature=0.0, extra_args={ARGS_KEY: {**args, **changes}})
     return SimpleNamespace(
-        request_id=name, prompt_token_ids=prompt, sampling_params=params, spec_token_ids=[-1] * 4
+        request_id=name,
+        prompt_token_ids=prompt,
+        num_prompt_tokens=len(prompt),
+        num_tokens=len(prompt) + drawn,
+        sampling_params=params,
+        spec_token_ids=[-1] * 4,
     )
 
 
 def make_scheduler(*, most: int = 7, free_blocks: int = 10_000) -> Any:
     pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
     manager = SimpleNamespace(block_pool=pool)
-    return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, running=[], requests={})
+    more: dict[str, Any] = {"running": [], "requests": {}, "has_mamba_layers": False}
+    return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, **more)
 
 
 def schedule(drafts: CardDrafts, *names: str, new: tuple[str, ...] = ()) -> Any:
@@ -52,25 +58,40 @@ def schedule(drafts: CardDrafts, *names: str, new: tuple[str, ...] = ()) -> Any:
 
 
 def test_the_runner_learns_of_new_requests_and_of_adopted_ones() -> None:
+    """Of the second, the prompt was the first one's path, and a draft has drawn two tokens."""
     drafts = CardDrafts(make_scheduler())
-    first, greedy = make_request("a", [1, 2, 3]), make_request("b", [1, 2, 3, 4], temperature=0.0)
+    first = make_request("a", [1, 2, 3], **{PATH_FROM: 3})
     drafts.add_request(first, first)
-    drafts.add_request(greedy, make_request("draft-1", [1, 2, 3, 4]))
+    second = make_request("b", [1, 2, 3, 4], **{PATH_FROM: 3})
+    drafts.add_request(second, make_request("draft-1", [1, 2, 3, 4], drawn=2, temperature=0.0))
     assert schedule(drafts, "other").__dict__[SOURCES] == {}, "neither is in the step"
     told = schedule(drafts, "a", "draft-1", new=("a",)).__dict__[SOURCES]
-    assert told == {"a": Source(KEY, 7, 0, 3), "draft-1": Source(KEY, NO_NOISE, 4, 4)}
+    assert told == {"a": Source(KEY, 7, ((0, 3),)), "draft-1": Source(KEY, NO_NOISE, ((4, 6),))}
     assert schedule(drafts, "a", "draft-1").__dict__[SOURCES] == {}, "it knows them"
     again = schedule(drafts, "a", new=("a",)).__dict__[SOURCES]
-    assert again == {"a": Source(KEY, 7, 3, 3)}, "it came back, and its prompt was counted"
+    assert again == {"a": Source(KEY, 7, ())}, "it came back, and its prompt was counted"
 
 
 def test_a_conversation_counts_what_is_new_in_its_prompt() -> None:
     drafts = CardDrafts(make_scheduler())
-    for name, prompt in (("a", [1, 2, 3]), ("b", [1, 2, 9, 9])):
-        request = make_request(name, prompt, **{LOGPROBS: None})
+    for name, prompt in (("a", [1, 2, 3]), ("b", [1, 2, 9, 9]), ("c", [1, 2, 3])):
+        request = make_request(name, prompt)
         drafts.add_request(request, request)
-    told = schedule(drafts, "a", "b", new=("a", "b")).__dict__[SOURCES]
-    assert told == {"a": Source(KEY, 7, 0, 3), "b": Source(KEY, 7, 2, 4)}
+    told = schedule(drafts, "a", "b", "c", new=("a", "b", "c")).__dict__[SOURCES]
+    spans = {name: source.spans for name, source in told.items()}
+    assert spans == {"a": ((0, 3),), "b": ((2, 4),), "c": ()}
+
+
+def test_nothing_is_drafted_beside_a_request_for_the_log_probabilities_of_given_tokens() -> None:
+    scheduler = make_scheduler()
+    drafts = CardDrafts(scheduler)
+    drafted, other = make_request("a", [1]), make_request("b", [1])
+    drafts.add_request(drafted, drafted)
+    scheduler.running.append(drafted)
+    other.sampling_params.logprob_token_ids = [5]
+    scheduler.requests["b"] = other
+    drafts.drop_placeholders()
+    assert drafted.spec_token_ids == []
 
 
 @pytest.mark.parametrize("change", [{TOKEN_DRAFTS: False}, {ENTROPY_RULE: {"least": 2}}])
@@ -151,10 +172,6 @@ def test_an_engine_without_drafts_keeps_nothing() -> None:
     assert SOURCES not in schedule(drafts, "a", new=("a",)).__dict__
 
 
-def test_common_tokens_are_counted() -> None:
-    assert [count_common([1, 2], other) for other in ([1, 2, 3], [1, 9], [], [1])] == [2, 1, 0, 1]
-
-
 @pytest.mark.parametrize("sequences", [1, 2, 7, 16, 64, 128])
 def test_a_step_with_drafts_has_no_more_rows_than_the_largest(sequences: int) -> None:
     widths = list_widths(sequences, MOST_ON_CARD)
@@ -192,8 +209,8 @@ def test_drafts_follow_prompts_and_what_was_drawn() -> None:
     prompt = list(range(100, 100 + 3 * SPAN))
     texts = [prompt, [5, 6, prompt[SPAN - 1]], [5, 6, 5], [9, 5]]
     speculator, _ = make_speculator(texts)
-    seen = Source(KEY, NO_NOISE, 3, 3)
-    sources = {"r0": Source(KEY, NO_NOISE, 0, len(prompt)), "r1": seen, "r3": seen}
+    seen = Source(KEY, NO_NOISE, ())
+    sources = {"r0": Source(KEY, NO_NOISE, ((0, len(prompt)),)), "r1": seen, "r3": seen}
     speculator.learn(["r0", "r1", "r2"], sources)
     drafted = propose(speculator, [1, 2], [2, 1])
     assert drafted[0] == prompt[SPAN : SPAN + 4]
@@ -206,7 +223,7 @@ def test_drafts_follow_prompts_and_what_was_drawn() -> None:
 
 def test_a_dummy_run_counts_nothing() -> None:
     speculator, _ = make_speculator([[1, 2, 1, 2]])
-    speculator.learn(["r0"], {"r0": Source(KEY, NO_NOISE, 4, 4)})
+    speculator.learn(["r0"], {"r0": Source(KEY, NO_NOISE, ())})
     assert propose(speculator, [0], [4], dummy_run=True) == [[0] * 4]
     assert propose(speculator, [0], [0]) == [[2] * 4]
     assert int(speculator._programs[0]) == KEY != NO_PROGRAM
