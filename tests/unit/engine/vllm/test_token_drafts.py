@@ -24,7 +24,7 @@ STOP, LINE, ROUND = 90, 91, [10, 11, 12, 13]
 RULE = BoundaryRule.from_texts([(LINE, "\n\n")])
 OURS = {keys.TOKEN_DRAFTS: True, "seed": 1, "temperature": 0.0, "top_k": 0, "top_p": 1.0}
 LIMITS: dict[str, Any] = {"max_model_len": 1000, "max_num_running_reqs": 64}
-KINDS = ("async_scheduling", "use_v2_model_runner", "has_mamba_layers")
+KINDS = ("async_scheduling", "use_v2_model_runner", "has_mamba_layers", "num_spec_tokens")
 
 
 def make_drafts(**engine: Any) -> TokenDrafts:
