@@ -90,9 +90,9 @@ class CardDrafts:
         if len(self._prompts) > MOST_PROGRAMS:
             self._prompts.popitem(last=False)
         new = find_new(prompts, args, list(requested.prompt_token_ids or ()))
-        spans = [(new.start, new.stop)]
-        if request not in self:
-            spans.append((request.num_prompt_tokens, request.num_tokens))
+        known = self._sources.get(request.request_id)
+        drawn = (request.num_prompt_tokens, request.num_tokens)
+        spans = ((new.start, new.stop), *(known.spans if known else (drawn,)))
         self._sources[request.request_id] = Source(
             program=hash_program(key),
             seed=row.seed if row.temperature > 0 else NO_NOISE,
@@ -121,6 +121,7 @@ class CardDrafts:
         """Tell the runner the sources of new requests and of those that have become another's, and
         how many tokens to draft for the next step."""
         if not self._is_on:
+            output.num_spec_tokens_to_schedule = 0
             return
         output.num_spec_tokens_to_schedule = self._choose_width(
             len(output.num_scheduled_tokens), output.num_spec_tokens_to_schedule
@@ -141,9 +142,8 @@ class CardDrafts:
         """Choose how many tokens are drafted of each sequence, at most `most`. None are where their
         KV would take blocks from requests."""
         pool = self._scheduler.kv_cache_manager.block_pool
-        if not (most and sequences) or pool.get_num_free_blocks() < 2 * len(
-            self._scheduler.running
-        ):
+        is_short = pool.get_num_free_blocks() < 2 * len(self._scheduler.running)
+        if is_short or not (most and sequences):
             return 0
         if self._narrow >= EXPLORE:
             self._narrow = 0

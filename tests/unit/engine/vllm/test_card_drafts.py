@@ -41,11 +41,11 @@ def make_request(name: str, prompt: list[int], drawn: int = 0, **changes: Any) -
     )
 
 
-def make_scheduler(*, most: int = 7, free_blocks: int = 10_000) -> Any:
+def make_scheduler(*, free_blocks: int = 10_000) -> Any:
     pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
     manager = SimpleNamespace(block_pool=pool)
     more: dict[str, Any] = {"running": [], "requests": {}, "has_mamba_layers": False}
-    return SimpleNamespace(num_spec_tokens=most, kv_cache_manager=manager, **more)
+    return SimpleNamespace(num_spec_tokens=7, kv_cache_manager=manager, **more)
 
 
 def schedule(drafts: CardDrafts, *names: str, new: tuple[str, ...] = ()) -> Any:
@@ -70,6 +70,16 @@ def test_the_runner_learns_of_new_requests_and_of_adopted_ones() -> None:
     assert schedule(drafts, "a", "draft-1").__dict__[SOURCES] == {}, "it knows them"
     again = schedule(drafts, "a", new=("a",)).__dict__[SOURCES]
     assert again == {"a": Source(KEY, 7, ())}, "it came back, and its prompt was counted"
+
+
+def test_what_was_not_told_yet_is_counted_all_the_same() -> None:
+    """A request goes on with another step before it was ever computed."""
+    drafts = CardDrafts(make_scheduler())
+    request = make_request("a", [1, 2, 3])
+    for prompt in ([1, 2, 3], [1, 2, 3, 4]):
+        drafts.add_request(make_request("a", prompt), request)
+    told = schedule(drafts, "a", new=("a",)).__dict__[SOURCES]
+    assert told["a"].spans == ((3, 4), (0, 3))
 
 
 def test_a_conversation_counts_what_is_new_in_its_prompt() -> None:
@@ -164,12 +174,17 @@ def test_nothing_is_drafted_where_no_draft_is_right() -> None:
     assert widths.count(7) < 12
 
 
-def test_an_engine_without_drafts_keeps_nothing() -> None:
-    drafts = CardDrafts(make_scheduler(most=0))
+@pytest.mark.parametrize("fields", [{"num_spec_tokens": 0}, {"has_mamba_layers": True}])
+def test_some_engines_draft_nothing(fields: dict[str, Any]) -> None:
+    scheduler = make_scheduler()
+    scheduler.__dict__.update(fields)
+    drafts = CardDrafts(scheduler)
     request = make_request("a", [1])
     drafts.add_request(request, request)
     assert request not in drafts
-    assert SOURCES not in schedule(drafts, "a", new=("a",)).__dict__
+    output = schedule(drafts, "a", new=("a",))
+    assert SOURCES not in output.__dict__
+    assert output.num_spec_tokens_to_schedule == 0
 
 
 @pytest.mark.parametrize("sequences", [1, 2, 7, 16, 64, 128])
