@@ -1,0 +1,67 @@
+"""Drafts of tokens on vLLM's second runner, which never change a token or a log-probability.
+
+They need that runner, which takes three minutes for them in Triton's interpreter:
+
+    TRITON_INTERPRET=1 PYTHONPATH=tests/support/interpreted
+        FLASHEDGE_FEATURES=second_runner=on,async_scheduling=on
+        pytest -n0 tests/engine/test_card_drafts.py
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD
+from flashedge.types import Problem
+from tests.engine.conftest import started
+from tests.engine.test_token_drafts import (
+    PLAIN,
+    assert_more,
+    count,
+    draw_plain,
+    list_paths,
+    test_every_end_of_a_request,
+    test_preempted_and_cancelled_requests,
+)
+from tests.support.engine_rig import generate
+
+pytestmark = pytest.mark.skipif(
+    "second_runner=on" not in os.environ.get("FLASHEDGE_FEATURES", ""),
+    reason="FLASHEDGE_FEATURES does not switch the second runner on",
+)
+__all__ = ["test_every_end_of_a_request", "test_preempted_and_cancelled_requests"]
+NOT_INTERPRETED = {"structured_outputs"}
+"""Triton's interpreter can't run vLLM's kernel for grammars."""
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="module")
+async def forced(pair: VllmPair) -> AsyncIterator[VllmGenerator]:
+    options = replace(pair.generator.options, card_drafts=MOST_ON_CARD, token_drafts=True)
+    async with started(VllmGenerator(options, pair.generator.codec)) as generator:
+        yield generator
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [fields for fields in PLAIN if not fields.keys() & NOT_INTERPRETED],
+    ids=lambda fields: " ".join(fields),
+)
+async def test_plain_requests_beside_a_search(
+    generator: VllmGenerator, forced: VllmGenerator, problem: Problem, fields: dict[str, Any]
+) -> None:
+    alone = await draw_plain(generator, problem, drafts=False, **fields)
+    asked = list_paths(forced, problem)[:3]
+    before = await count(forced)
+    beside, *_ = await asyncio.gather(
+        draw_plain(forced, problem, drafts=True, **fields), *(generate(forced, r) for r in asked)
+    )
+    assert beside == alone
+    if "logprob_token_ids" not in fields:  # nothing is drafted beside it
+        await assert_more(forced, before, 10)
