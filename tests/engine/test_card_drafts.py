@@ -1,4 +1,5 @@
-"""Drafts of tokens on vLLM's second runner, which never change a token or a log-probability.
+"""Drafts of tokens on vLLM's second runner, which never change a token or a log-probability. Every
+step is as wide as it can be.
 
 They need that runner, which takes three minutes for them in Triton's interpreter:
 
@@ -10,7 +11,6 @@ They need that runner, which takes three minutes for them in Triton's interprete
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from tests.engine.conftest import started
 from tests.engine.test_token_drafts import (
     PLAIN,
     assert_more,
+    build_forced,
     count,
     draw_plain,
     list_paths,
@@ -43,8 +44,8 @@ NOT_INTERPRETED = {"structured_outputs"}
 
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def forced(pair: VllmPair) -> AsyncIterator[VllmGenerator]:
-    options = replace(pair.generator.options, card_drafts=MOST_ON_CARD, token_drafts=True)
-    async with started(VllmGenerator(options, pair.generator.codec)) as generator:
+    options = {"card_drafts": MOST_ON_CARD, "token_drafts": True}
+    async with started(build_forced(pair.generator, **options)) as generator:
         yield generator
 
 

@@ -58,3 +58,4 @@ class ForcedScheduler(EdgeScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.token_drafts = ForcedDrafts(self, self.drafts.locate_step, self.boundaries.rules)
+        self.card_drafts._costs = self.token_drafts._costs
