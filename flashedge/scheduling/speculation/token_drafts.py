@@ -2,21 +2,18 @@
 
 Paths of a run repeat the problem and each other. The index counts which tokens have followed each
 context of one to three tokens, in the prompt and in all paths. A draft follows the longest context
-that is known. Where several tokens have followed it, the noise decides: the model draws
-argmax(logits / T + Gumbel noise), so the likeliest token to be drawn is argmax(log count + noise).
+that is known, and takes the token that has followed it most often.
 
 The engine computes the rows of drafted tokens together with the row of the last known one, and
 draws a token in each. As long as that is the drafted one, the next row has been computed from the
 right text. So a wrong draft costs its row, and changes no token.
 
-Ours. The lookup is that of prompt lookup decoding, the choice by the noise is not.
+Ours, after prompt lookup decoding, which looks for the context in the path itself.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-
-from flashedge.search.tree import mix64
 
 ORDERS = (3, 2, 1)
 """Tokens of a context, the longest first."""
@@ -31,7 +28,6 @@ FADE = 4096
 _BITS = 24
 _TOKEN = (1 << _BITS) - 1
 _ONE = 1 << _BITS
-_MASK32 = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +135,6 @@ def draft(
     index: TextIndex,
     text: Sequence[int],
     *,
-    noise_seed: int | None,
     most: int,
     least_chance: float,
     rates: AcceptanceRates,
@@ -147,20 +142,18 @@ def draft(
 ) -> list[DraftToken]:
     """Draft the tokens after `text`, (at least 1,) ids.
 
-    noise_seed: of the position noise, None for a path without noise. most: tokens at most.
-    least_chance: the chance of being accepted below which a row is not worth its time.
+    most: tokens at most. least_chance: the chance of being accepted below which a row is not worth
+    its time.
     ends: whether a token after another ends the step. Such a token is not drafted: nothing follows
     it, and the row before draws it anyway.
     """
     path = list(text[-len(ORDERS) :])
     found: list[DraftToken] = []
     chance = 1.0
-    position = len(text)
     while len(found) < most and (known := index.find(path)) is not None:
         order, followers = known
         if isinstance(followers, list):
-            key = None if noise_seed is None else mix64(noise_seed, position + len(found))
-            packed, lead = choose_follower(followers, key)
+            packed, lead = choose_follower(followers)
             kind = find_kind(order, packed >> _BITS, lead)
         else:
             packed = followers
@@ -174,31 +167,12 @@ def draft(
     return found
 
 
-def choose_follower(followers: Sequence[int], key: int | None) -> tuple[int, float]:
-    """Return the packed follower that is most likely drawn, and by how much its log count plus
-    noise leads that of the next. key: of the position's noise, None for none."""
-    best, first, second = followers[0], -math.inf, -math.inf
-    for packed in followers:
-        score = math.log(packed >> _BITS)
-        if key is not None:
-            score += draw_gumbel(key, packed & _TOKEN)
-        if score > first:
-            best, first, second = packed, score, first
-        elif score > second:
-            second = score
-    return best, first - second
-
-
-def draw_gumbel(key: int, token: int) -> float:
-    """The noise of one token, as `engine/vllm/inside/sampling/naive.py` draws it."""
-    word = _mix32(((token * 0x9E3779B1) ^ key) & _MASK32) ^ key >> 32 & _MASK32
-    return -math.log(-math.log(((_mix32(word) >> 9) + 0.5) / 2.0**23))
-
-
-def _mix32(x: int) -> int:
-    x = ((x ^ x >> 16) * 0x85EBCA6B) & _MASK32
-    x = ((x ^ x >> 13) * 0xC2B2AE35) & _MASK32
-    return x ^ x >> 16
+def choose_follower(followers: Sequence[int]) -> tuple[int, float]:
+    """Return the packed follower with the highest count, the first of several, and by how much its
+    logarithm leads the next one's."""
+    best = max(followers, key=lambda packed: packed >> _BITS)
+    second = max(packed >> _BITS for packed in followers if packed != best)
+    return best, math.log((best >> _BITS) / second)
 
 
 def list_widths(sequences: int, most: int) -> list[tuple[int, int, int]]:

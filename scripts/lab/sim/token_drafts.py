@@ -66,7 +66,6 @@ class TokenDrafts:
         return draft(
             sequence.index,
             sequence.tokens,
-            noise_seed=None,
             most=min(MOST_TOKENS, job.room - 1),  # a token is drawn after the draft
             least_chance=least_chance,
             rates=self._rates,

@@ -6,7 +6,7 @@ only says how many tokens are drafted. The runner drafts them, from a table on i
 vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no token.
 
 `CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
-program and the seed of each (`Source`). What acts in the runner is `table_speculator`.
+program of each (`Source`). What acts in the runner is `table_speculator`.
 
 All sequences of a step have equally many rows, for which there is a CUDA graph. The most that
 there can be follows from the number of sequences (`scheduling.speculation.token_drafts`). Fewer
@@ -25,9 +25,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE
 from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
-from flashedge.engine.vllm.inside.noise import make_row
 from flashedge.engine.vllm.inside.token_drafts import LAST_PROMPTS, find_new, may_draft
 from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
@@ -55,8 +53,6 @@ class Source:
 
     program: int
     """A hash of the program's key."""
-    seed: int
-    """See `draft_table.naive.Slots`."""
     spans: tuple[tuple[int, int], ...]
     """The start and end of the tokens of the request's text that are counted now. Those of its
     program's earlier prompts and those that the runner drafted have been."""
@@ -82,8 +78,7 @@ class CardDrafts:
         params = requested.sampling_params
         if not self._is_on or params is None or not may_draft(params):
             return
-        row, args = make_row(request.sampling_params, 0, ()), read_args(params)
-        assert row is not None, "see `may_draft`"
+        args = read_args(params)
         key = args.get(PROGRAM) or requested.request_id
         prompts = self._prompts.setdefault(key, deque(maxlen=LAST_PROMPTS))
         self._prompts.move_to_end(key)
@@ -95,7 +90,6 @@ class CardDrafts:
         spans = ((new.start, new.stop), *(known.spans if known else (drawn,)))
         self._sources[request.request_id] = Source(
             program=hash_program(key),
-            seed=row.seed if row.temperature > 0 else NO_NOISE,
             spans=tuple((start, end) for start, end in spans if start < end),
         )
         self._unsent.add(request.request_id)

@@ -28,7 +28,7 @@ from flashedge.engine.vllm.inside.keys import (
     TOKEN_DRAFTS,
     read_args,
 )
-from flashedge.engine.vllm.inside.noise import is_plain, make_row
+from flashedge.engine.vllm.inside.noise import is_plain
 from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
@@ -89,8 +89,6 @@ class Drafted:
     counted: int
     """How many of the request's tokens are in the index."""
     stop_ids: frozenset[int]
-    noise_seed: int | None
-    """None if the likeliest tokens are drawn."""
     rule: BoundaryRule | None = None
     """Ends the request's step."""
     draft: list[DraftToken] = field(default_factory=list)
@@ -138,15 +136,12 @@ class TokenDrafts:
         self._count(text.index, prompt[: new.stop], new.start)
         if request.request_id in self._requests:
             return
-        row = make_row(request.sampling_params, 0, ())
-        assert row is not None, "see `may_draft`"
         self._count(text.index, request._all_token_ids, request.num_prompt_tokens)
         self._requests[request.request_id] = Drafted(
             request=request,
             index=text.index,
             counted=request.num_tokens,
             stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
-            noise_seed=row.seed if row.temperature > 0 else None,
         )
 
     def _find_text(self, program: str) -> ProgramText:
@@ -219,7 +214,6 @@ class TokenDrafts:
         return draft(
             known.index,
             request._all_token_ids,
-            noise_seed=known.noise_seed,
             most=min(MOST_TOKENS, room - 1),  # a token is drawn after the draft
             least_chance=least_chance,
             rates=self._rates,

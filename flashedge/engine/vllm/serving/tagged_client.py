@@ -193,7 +193,7 @@ def tag_params(
     given: SamplingParams, tags: RequestTags, *, thinks: bool, drafts: bool
 ) -> SamplingParams:
     """Copy the parameters, and add the tags and how tokens are drawn. drafts: whether the engine
-    drafts tokens, of which it needs to know the noise.
+    drafts tokens. It draws several in a step by the noise of their positions.
 
     Requests that are deterministic or have a client's seed get position noise. Others are drawn by
     vLLM's own sampler, which is faster for a whole batch, unless the engine drafts. So are requests

@@ -12,7 +12,7 @@ from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from flashedge.engine.vllm.inside.card_drafts import SOURCES, CardDrafts, Source, hash_program
-from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE, NO_PROGRAM
+from flashedge.engine.vllm.inside.draft_table.naive import NO_PROGRAM
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     ENTROPY_RULE,
@@ -66,10 +66,10 @@ def test_the_runner_learns_of_new_requests_and_of_adopted_ones() -> None:
     drafts.add_request(second, make_request("draft-1", [1, 2, 3, 4], drawn=2, temperature=0.0))
     assert schedule(drafts, "other").__dict__[SOURCES] == {}, "neither is in the step"
     told = schedule(drafts, "a", "draft-1", new=("a",)).__dict__[SOURCES]
-    assert told == {"a": Source(KEY, 7, ((0, 3),)), "draft-1": Source(KEY, NO_NOISE, ((4, 6),))}
+    assert told == {"a": Source(KEY, ((0, 3),)), "draft-1": Source(KEY, ((4, 6),))}
     assert schedule(drafts, "a", "draft-1").__dict__[SOURCES] == {}, "it knows them"
     again = schedule(drafts, "a", new=("a",)).__dict__[SOURCES]
-    assert again == {"a": Source(KEY, 7, ())}, "it came back, and its prompt was counted"
+    assert again == {"a": Source(KEY, ())}, "it came back, and its prompt was counted"
 
 
 def test_what_was_not_told_yet_is_counted_all_the_same() -> None:
@@ -224,8 +224,8 @@ def test_drafts_follow_prompts_and_what_was_drawn() -> None:
     prompt = list(range(100, 100 + 3 * SPAN))
     texts = [prompt, [5, 6, prompt[SPAN - 1]], [5, 6, 5], [9, 5]]
     speculator, _ = make_speculator(texts)
-    seen = Source(KEY, NO_NOISE, ())
-    sources = {"r0": Source(KEY, NO_NOISE, ((0, len(prompt)),)), "r1": seen, "r3": seen}
+    seen = Source(KEY, ())
+    sources = {"r0": Source(KEY, ((0, len(prompt)),)), "r1": seen, "r3": seen}
     speculator.learn(["r0", "r1", "r2"], sources)
     drafted = propose(speculator, [1, 2], [2, 1])
     assert drafted[0] == prompt[SPAN : SPAN + 4]
@@ -238,7 +238,7 @@ def test_drafts_follow_prompts_and_what_was_drawn() -> None:
 
 def test_a_dummy_run_counts_nothing() -> None:
     speculator, _ = make_speculator([[1, 2, 1, 2]])
-    speculator.learn(["r0"], {"r0": Source(KEY, NO_NOISE, ())})
+    speculator.learn(["r0"], {"r0": Source(KEY, ())})
     assert propose(speculator, [0], [4], dummy_run=True) == [[0] * 4]
     assert propose(speculator, [0], [0]) == [[2] * 4]
     assert int(speculator._programs[0]) == KEY != NO_PROGRAM

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.draft_table import naive
-from flashedge.engine.vllm.inside.draft_table.naive import NO_NOISE, Slots
+from flashedge.engine.vllm.inside.draft_table.naive import Slots
 from flashedge.scheduling.speculation.token_drafts import AcceptanceRates, TextIndex
 from flashedge.scheduling.speculation.token_drafts import draft as draft_from_index
 from tests.support.sampling_rows import CPU
@@ -20,21 +20,19 @@ PLACES = 1 << 16
 DRAFTED = 6
 
 
-def make_slots(texts: list[list[int]], programs: list[int], seeds: list[int]) -> Slots:
+def make_slots(texts: list[list[int]], programs: list[int]) -> Slots:
     most = max(map(len, texts))
     return Slots(
         texts=torch.tensor([[*text, *[0] * (most - len(text))] for text in texts]).int(),
         lengths=torch.tensor([len(text) for text in texts], dtype=torch.int32),
         programs=torch.tensor(programs),
-        seeds=torch.tensor(seeds),
     )
 
 
-def draft_by_index(index: TextIndex, text: list[int], seed: int) -> list[int]:
+def draft_by_index(index: TextIndex, text: list[int]) -> list[int]:
     found = draft_from_index(
         index,
         text,
-        noise_seed=None if seed == NO_NOISE else seed,
         most=DRAFTED,
         least_chance=0.0,
         rates=AcceptanceRates(),
@@ -51,7 +49,6 @@ def test_the_twin_drafts_what_the_index_drafts(seed: int, vocabulary: int) -> No
     random = Random(seed)
     texts = [[random.randrange(vocabulary)] for _ in range(4)]
     programs, indices = [1, 2, 1, 2], {1: TextIndex(), 2: TextIndex()}
-    seeds = [random.choice((NO_NOISE, random.randrange(2**63))) for _ in texts]
     table = naive.make_table(CPU, PLACES)
     tags = set()
     for _ in range(8):
@@ -64,16 +61,16 @@ def test_the_twin_drafts_what_the_index_drafts(seed: int, vocabulary: int) -> No
             for at in range(start, len(text)):
                 for order in range(1, min(at, naive.LONGEST) + 1):
                     tags.add(naive.find_tag(programs[slot], text[at - order : at]))
-        slots = make_slots(texts, programs, seeds)
+        slots = make_slots(texts, programs)
         naive.count(table, slots, torch.tensor(spans, dtype=torch.int32), 5)
         drafted = naive.draft(table, slots, torch.arange(len(texts)), DRAFTED).tolist()
         assume(len({tag % PLACES for tag in tags}) == len(tags))
         for slot, text in enumerate(texts):
-            assert drafted[slot] == draft_by_index(indices[programs[slot]], text, seeds[slot])
+            assert drafted[slot] == draft_by_index(indices[programs[slot]], text)
 
 
 def test_programs_that_share_all_places_find_none_of_each_others_contexts() -> None:
-    slots = make_slots([[3, 4, 3, 4], [3, 4, 3]], [1, 2], [NO_NOISE, NO_NOISE])
+    slots = make_slots([[3, 4, 3, 4], [3, 4, 3]], [1, 2])
     table = naive.make_table(CPU, 1)
     naive.count(table, slots, torch.tensor([[0, 0, 4]], dtype=torch.int32), 4)
     assert naive.draft(table, slots, torch.tensor([1, 0]), 2).tolist() == [[3, 3], [4, 4]]
@@ -82,7 +79,7 @@ def test_programs_that_share_all_places_find_none_of_each_others_contexts() -> N
 
 
 def test_a_slot_without_a_program_counts_nothing() -> None:
-    slots = make_slots([[3, 4, 3, 4]], [naive.NO_PROGRAM], [7])
+    slots = make_slots([[3, 4, 3, 4]], [naive.NO_PROGRAM])
     table = naive.make_table(CPU, PLACES)
     naive.count(table, slots, torch.tensor([[0, 0, 4]], dtype=torch.int32), 4)
     assert not table.tags.any()
@@ -108,7 +105,7 @@ kernels = [
      {"SIZE": 16}, 1),
     (fused._count_followers, {**TABLE, "tags": LONG, "tokens": INT, "items": "i32"},
      {"ITEMS": fused.ITEMS}, 4),
-    (fused._draft, {"drafts": LONG, **TABLE, "rows": LONG, **TEXTS, "lengths": INT, "seeds": LONG},
+    (fused._draft, {"drafts": LONG, **TABLE, "rows": LONG, **TEXTS, "lengths": INT},
      {"COUNT": 7}, 1),
 ]
 for kernel, types, constants, warps in kernels:

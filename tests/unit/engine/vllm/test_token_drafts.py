@@ -5,18 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from vllm import SamplingParams
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside import keys, token_drafts
 from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
-from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
-from flashedge.scheduling.speculation.token_drafts import draw_gumbel
 from flashedge.search.step_rules import BoundaryRule
 from tests.support.forced_drafts import FreeRows
 
@@ -114,12 +109,6 @@ def test_some_engines_draft_nothing(kind: str) -> None:
 def test_some_requests_are_not_drafted(fields: dict[str, Any]) -> None:
     drafts = make_drafts()
     assert propose(drafts, add(drafts, ROUND * 2, **fields)) == []
-
-
-@given(st.integers(0, 2**63 - 1), st.integers(0, 2**24 - 1))
-def test_the_noise_is_that_of_the_sampler(key: int, token: int) -> None:
-    hashes = torch.tensor([[(token * 0x9E3779B1) & 0xFFFFFFFF]])
-    assert draw_gumbel(key, token) == pytest.approx(naive.draw_gumbel([key], hashes).item())
 
 
 # ---------------------------------------------------------------- from which text

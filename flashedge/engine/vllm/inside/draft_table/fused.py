@@ -14,12 +14,11 @@ import triton.language as tl
 from flashedge.engine.vllm.inside.draft_table.naive import (
     BITS,
     LONGEST,
-    NO_NOISE,
     NO_PROGRAM,
     DraftTable,
     Slots,
 )
-from flashedge.engine.vllm.inside.sampling.fused import _begin_hash, _draw_bits, _hash
+from flashedge.engine.vllm.inside.sampling.fused import _begin_hash, _hash
 from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS
 
 _BITS = tl.constexpr(BITS)
@@ -27,7 +26,7 @@ _ONE = tl.constexpr(1 << BITS)
 _TOKEN = tl.constexpr((1 << BITS) - 1)
 _LONGEST = tl.constexpr(LONGEST)
 _FOLLOWERS = tl.constexpr(MOST_FOLLOWERS)
-_NO_PROGRAM, _NO_NOISE = tl.constexpr(NO_PROGRAM), tl.constexpr(NO_NOISE)
+_NO_PROGRAM = tl.constexpr(NO_PROGRAM)
 
 
 ITEMS = 2048
@@ -111,7 +110,7 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
     drafts = torch.empty(len(rows), tokens, dtype=torch.int64, device=rows.device)
     _draft[(len(rows),)](
         drafts, table.tags, table.followers, len(table.tags) - 1, rows, slots.texts,
-        slots.texts.stride(0), slots.lengths, slots.programs, slots.seeds,
+        slots.texts.stride(0), slots.lengths, slots.programs,
         COUNT=tokens, num_warps=1,
     )  # fmt: skip
     return drafts
@@ -119,13 +118,13 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
 
 @triton.jit
 def _draft(
-    drafts, table_tags, table_followers, mask, rows, texts, stride, lengths, programs, seeds,
+    drafts, table_tags, table_followers, mask, rows, texts, stride, lengths, programs,
     COUNT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(rows + row)
     length = tl.load(lengths + slot)
-    program, seed = tl.load(programs + slot), tl.load(seeds + slot)
+    program = tl.load(programs + slot)
     end = texts + slot * stride + length
     first = tl.load(end - 1, mask=length > 0, other=0)
     second = tl.load(end - 2, mask=length > 1, other=0)
@@ -143,13 +142,8 @@ def _draft(
         tag = tl.where(has_3, tag_3, tl.where(has_2, tag_2, tag_1))
         is_known = is_known & (has_1 | has_2 | has_3)
         packed = tl.load(table_followers + (tag & mask) * _FOLLOWERS + lanes)
-        scores = tl.where(packed != 0, tl.log((packed >> _BITS).to(tl.float64)), float("-inf"))
-        if seed != _NO_NOISE:
-            key = _hash(_begin_hash(seed), (length + at).to(tl.int64)) >> 1
-            low, high = (key & 0xFFFFFFFF).to(tl.uint32), (key >> 32).to(tl.uint32)
-            scores += _compute_noise(_draw_bits(packed & _TOKEN, low, high))
-        best = tl.max(scores, 0)
-        lane = tl.min(tl.where(scores == best, lanes, _FOLLOWERS), 0)
+        counts = packed >> _BITS
+        lane = tl.min(tl.where(counts == tl.max(counts, 0), lanes, _FOLLOWERS), 0)
         token = (tl.sum(tl.where(lanes == lane, packed, 0), 0) & _TOKEN).to(tl.int32)
         third, second = second, first
         first = tl.where(is_known, token, first)
@@ -160,10 +154,3 @@ def _draft(
 def _make_tag(hashed):
     tag = (hashed >> 1).to(tl.int64)
     return tl.where(tag == 0, 1, tag)
-
-
-@triton.jit
-def _compute_noise(bits):
-    """The noise in float64, as `sampling.naive.draw_gumbel` draws it."""
-    uniform = (bits.to(tl.float64) + 0.5) * 1.1920928955078125e-07  # 2**-23
-    return -tl.log(-tl.log(uniform))

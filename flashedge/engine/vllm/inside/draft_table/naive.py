@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS, ORDERS, choose_follower
+from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS, ORDERS
 from flashedge.search.tree import mix64
 
 PLACES = 1 << 19
@@ -26,8 +26,6 @@ LONGEST = len(ORDERS)
 """Tokens of the longest context."""
 NO_PROGRAM = 0
 """The program of a slot whose tokens are neither counted nor drafted."""
-NO_NOISE = -1
-"""The noise seed of a slot whose tokens are the likeliest ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,8 +46,6 @@ class Slots:
     """(slots,) int32. How many tokens each text has."""
     programs: torch.Tensor
     """(slots,) int64. A hash of each request's program, or NO_PROGRAM."""
-    seeds: torch.Tensor
-    """(slots,) int64. The seed of each request's noise, or NO_NOISE."""
 
 
 def make_table(device: torch.device, places: int = PLACES) -> DraftTable:
@@ -102,16 +98,14 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
 
 
 def _draft_row(table: DraftTable, slots: Slots, slot: int, tokens: int) -> list[int]:
-    program, seed = int(slots.programs[slot]), int(slots.seeds[slot])
-    length = int(slots.lengths[slot])
+    program, length = int(slots.programs[slot]), int(slots.lengths[slot])
     path = slots.texts[slot, max(0, length - LONGEST) : length].tolist()
     drafted: list[int] = []
     while program != NO_PROGRAM and len(drafted) < tokens:
         if not (known := _find(table, program, path)):
             break
-        key = None if seed == NO_NOISE else mix64(seed, length + len(drafted))
-        packed, _ = choose_follower(known, key)
-        drafted.append(packed & (1 << BITS) - 1)
+        most = max(known, key=lambda packed: packed >> BITS)
+        drafted.append(most & (1 << BITS) - 1)
         path = [*path, drafted[-1]][-LONGEST:]
     last = path[-1] if path else 0
     return drafted + [last] * (tokens - len(drafted))
