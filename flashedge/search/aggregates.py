@@ -27,6 +27,11 @@ def aggregate(scores: Sequence[float], how: str) -> float:
     return take(scores) if scores else 0.0
 
 
+def limit_score(scores: Sequence[float], how: str) -> float:
+    """The best score that a path can get whose first steps have these scores."""
+    return aggregate(scores, how) if scores and how in ("min", "prod") else 1.0
+
+
 def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
     """Raises ValueError unless there is one finite score for each step of the node. If the verifier
     judges whole answers, there must be one score in all."""

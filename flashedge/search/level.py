@@ -119,6 +119,15 @@ class Stepwise(LevelSearch):
         different, best first. The shares are at least 1 each and sum to at most `width`. Paths
         without a share are pruned; an empty result ends the search."""
 
+    def count_certain_children(
+        self, score: float, *, rank: int, rivals: Sequence[float], width: int
+    ) -> int:
+        """The least number of children that `keep` gives to a path, whoever its rivals turn out to
+        be. rank: how many may be better. rivals: their best possible scores; some may be missing,
+        and none may score more. width: of the path's family. 0 promises nothing. See
+        `early_commit`."""
+        return 0
+
     def find_family(self, state: LevelState, node: NodeId) -> int:
         """Equal paths are duplicates if they share a family. Here all paths do."""
         return 0

@@ -1,8 +1,10 @@
 """Searches that prune and branch after each step: beam search, three variants of it, and REBASE."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import ClassVar
 
 from flashedge.search.aggregates import softmax
@@ -10,6 +12,10 @@ from flashedge.search.level import LevelState, Move, Shares, Stepwise, apportion
 from flashedge.search.tree import ROOT
 from flashedge.search.voting import BUDGET
 from flashedge.types import NodeId
+
+ROUNDING = 1e-9
+"""Subtracted from a share before it is rounded down, since the sums here and in `apportion` may
+differ in the last bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +30,12 @@ class BeamSearch(Stepwise):
         kept = paths[: -(-width // self.branching)]
         each, extra = divmod(width, len(kept))
         return tuple((node, each + (i < extra)) for i, node in enumerate(kept))
+
+    def count_certain_children(
+        self, score: float, *, rank: int, rivals: Sequence[float], width: int
+    ) -> int:
+        kept = min(-(-width // self.branching), len(rivals) + 1)
+        return -(-(width - rank) // kept) if rank < kept else 0
 
     def limit_children(self, state: LevelState) -> int:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
@@ -43,6 +55,16 @@ class DynamicBranching(Stepwise):
         kept = paths[: -(-width // self.branching)]
         weights = [max(0.0, self.score_path(state, node)) for node in kept]
         return tuple(zip(kept, apportion(weights, width, least=1), strict=True))
+
+    def count_certain_children(
+        self, score: float, *, rank: int, rivals: Sequence[float], width: int
+    ) -> int:
+        kept = min(-(-width // self.branching), len(rivals) + 1)
+        if rank >= kept:
+            return 0
+        weights = [score, *nlargest(kept - 1, rivals)]
+        share = score / total if (total := math.fsum(weights)) > 0 else 1 / kept
+        return 1 + max(0, math.floor((width - kept) * share - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +131,13 @@ class Rebase(Stepwise):
         weights = softmax([self.score_path(state, node) for node in paths], self.temperature)
         shares = zip(paths, apportion(weights, width), strict=True)
         return tuple((node, count) for node, count in shares if count)
+
+    def count_certain_children(
+        self, score: float, *, rank: int, rivals: Sequence[float], width: int
+    ) -> int:
+        share = softmax([score, *rivals], self.temperature)[0]
+        # The best path gets a child: where its share is below 1, so are all, and it comes first.
+        return max(int(rank == 0), math.floor(width * share - ROUNDING))
 
     def count_remaining(self, state: LevelState) -> int:
         """Paths that the current tree has yet to complete."""
