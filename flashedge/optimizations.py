@@ -50,6 +50,12 @@ class Features:
         " a CPU where each engine has cores of its own.",
     )
     """Excludes `lookahead`, which scores whole levels. Ours."""
+    early_commit: bool = feature(
+        True,
+        "Draft the children of a path as soon as it is certainly kept, whatever the others of its"
+        " level get.",
+    )
+    """Needs `speculation` and `early_scores`. Ours."""
     score_once: bool = feature(True, "Score equal paths of a run in one pass.")
     """Ours."""
     joined_tokens: bool = feature(
@@ -171,6 +177,7 @@ class Optimizations:
     token_drafts: bool = True
     lookahead: bool = False
     early_scores: bool = False
+    early_commit: bool = True
     score_once: bool = True
     joined_tokens: bool = True
 

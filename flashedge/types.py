@@ -154,6 +154,10 @@ class Speculation:
     """Steps, or whole paths, that began with a draft."""
     scored_steps: int = 0
     """Steps that were scored together with the step before."""
+    early_commits: int = 0
+    """Steps that were certainly kept before their level was decided."""
+    certain_tokens: int = 0
+    """Those of `drawn_tokens` that were drawn for their children, once that was known."""
 
     def __add__(self, other: Speculation) -> Speculation:
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}

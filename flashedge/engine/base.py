@@ -226,8 +226,13 @@ class Speculator(Protocol):
         """Drop the drafts that follow these levels of the run, except those with one of `seeds`.
         The next call drops the excepted ones too, unless a request has adopted them."""
 
-    async def end_run(self, run: str) -> int:
-        """Drop the drafts of a run that is over. Returns how many tokens were drafted for it."""
+    async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
+        """Draft these children like requested steps: the run will certainly request them. children:
+        how many first children of a node of the level, by the seed of its child 0."""
+
+    async def end_run(self, run: str) -> tuple[int, int]:
+        """Drop the drafts of a run that is over. Returns how many tokens were drafted for it, and
+        how many of them for children that were certain."""
 
 
 class Engine(Protocol):

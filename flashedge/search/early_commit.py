@@ -10,8 +10,8 @@ rival or leaves:
 - A scored one has its rank. Ties go to the lower id, as in `Stepwise.settle_level`.
 - An unscored one may get any score up to its bound: 1, or less where the scores of its path so far
   allow no more (`limit_score`). A rival that scores less never gives x fewer children.
-- One that generates may end its path. Then it is no rival, and the width falls by one. The least is
-  taken over all numbers of such nodes. For each number those with the lowest bounds are the ones
+- One that generates may end its path. Then it is no rival, and the width falls by one. What counts is
+  the least of all numbers of such nodes. For each number those with the lowest bounds are the ones
   that end, since x loses most to the others.
 - One that repeats another's text leaves, since only the lowest id of a text stays. Fewer rivals
   never give x fewer children. But if x itself repeats a lower id, the lower one is kept in its

@@ -202,6 +202,7 @@ SWITCHED = {
     "none": Optimizations.none(),
     "all": Optimizations(lookahead=True),
     "early": Optimizations(early_scores=True),
+    "without early commit": Optimizations(early_scores=True, early_commit=False),
     "without token drafts": Optimizations(token_drafts=False),
     "token by token": Optimizations(joined_tokens=False),
     "without speculation": Optimizations(speculation=False),

@@ -90,6 +90,22 @@ async def test_the_same_tree(
         await assert_idle(engines)
 
 
+async def test_children_of_certain_nodes_are_drafted(
+    generator: VllmGenerator, engines: Engines
+) -> None:
+    commits = certain = 0
+    for seed, problem in enumerate(HARD[:3]):
+        spec = replace(WIDE, problem=problem, seed=seed)
+        async with count_growth(generator) as grown:
+            outcome, did = await run(engines.switch(early_scores=True), spec)
+        assert outcome == await plain(engines, spec)
+        assert grown["certain_tokens"] == did.certain_tokens <= did.kept_tokens
+        commits, certain = commits + did.early_commits, certain + did.certain_tokens
+    assert commits > 0
+    assert certain > 0
+    await assert_idle(engines)
+
+
 @pytest.mark.long
 async def test_steps_are_scored_ahead(
     generator: VllmGenerator, engines: Engines, monkeypatch: pytest.MonkeyPatch
@@ -139,8 +155,8 @@ async def test_a_request_adopts_a_draft_within_its_own_limits(
         assert found.finish is expected.finish is FinishReason.STEP_LIMIT
         assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
         path += found.token_ids
-    assert await generator.speculator.end_run("r") > len(path)
-    assert await generator.speculator.end_run("r") == 0
+    assert (await generator.speculator.end_run("r"))[0] > len(path)
+    assert await generator.speculator.end_run("r") == (0, 0)
 
 
 async def test_another_sampling_or_seed_adopts_nothing(
@@ -269,7 +285,7 @@ async def test_a_dead_engine_has_no_drafts(generator: VllmGenerator) -> None:
     async with asyncio.timeout(5):
         await generator.speculator.drop_unused("r", [1], {3})
         assert await generator.speculator.list_complete("r") == ()
-        assert await generator.speculator.end_run("r") == 0
+        assert await generator.speculator.end_run("r") == (0, 0)
     await asyncio.sleep(0.1)
     await generator.wait_ready(120)
     assert generator.health().restarts == before.restarts + 1

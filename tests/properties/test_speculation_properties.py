@@ -5,6 +5,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,7 +15,12 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
+from flashedge.scheduling.speculation.draft_choice import (
+    BatchView,
+    count_places,
+    count_slots,
+    limit_drafts,
+)
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 from scripts.lab.sim.clock import run_virtual
@@ -84,15 +90,25 @@ async def apply_mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) ->
             other.cancel()
 
 
-@given(spec=SPECS, config=CONFIGS, faults=FAULTS, moments=MOMENTS, lookahead=st.booleans())
+@given(
+    spec=SPECS,
+    config=CONFIGS,
+    faults=FAULTS,
+    moments=MOMENTS,
+    switches=st.sampled_from([{"lookahead": True}, {"early_scores": True}, {}]),
+)
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 def test_the_same_tree_whatever_happens(
-    spec: Request, config: Any, faults: Faults, moments: list[tuple[float, Any]], lookahead: bool
+    spec: Request,
+    config: Any,
+    faults: Faults,
+    moments: list[tuple[float, Any]],
+    switches: dict[str, bool],
 ) -> None:
     async def on() -> Outcome | None:
-        engines = engines_with(config, faults=faults, lookahead=lookahead)
+        engines = engines_with(config, faults=faults, lookahead=False).switch(**switches)
         async with asyncio.TaskGroup() as group:
             run = group.create_task(try_run(engines, spec))
             for pause_s, what in moments:
@@ -120,6 +136,7 @@ class BoardMachine(RuleBasedStateMachine):
         self.beams: list[Beam] = []
         self.count = 0
         self.drawn = {"a": 0, "b": 0}
+        self.certain = {"a": 0, "b": 0}
 
     @rule(run=st.sampled_from("ab"), max_drafts=st.integers(0, 4))
     def begin(self, run: str, max_drafts: int) -> None:
@@ -167,11 +184,16 @@ class BoardMachine(RuleBasedStateMachine):
         assert set(plan.pause) <= set(before)
         assert set(self.board.running) == (set(before) - set(plan.pause)) | set(plan.run)
         left = sum(beam.path is not None for beam in self.beams)
-        assert len(self.board.running) <= count_slots(view, left, len(before)) <= most
+        slots, places = count_slots(view, left, len(before)), count_places(view, len(before))
+        guesses = [draft for draft in self.board.running if not draft.is_certain]
+        assert len(guesses) <= slots <= places <= most
+        assert len(self.board.running) <= places
+        if guesses and len(self.board.running) > slots:
+            pytest.fail("a guess takes the place of a certain draft, or one beyond its slots")
         waited_for = {(b.continuation.run, b.continuation.level) for b in self.generating}
         for draft in self.board.running:
             assert (draft.continuation.run, draft.continuation.level) in waited_for
-            assert draft.child < draft.continuation.max_drafts
+            assert draft.is_certain or draft.child < draft.continuation.max_drafts
         if waiting:
             assert not self.board.running
 
@@ -181,6 +203,15 @@ class BoardMachine(RuleBasedStateMachine):
         draft = self.one(data, list(self.board.running))
         self.board.append(draft, 1, -0.5, FinishReason.BOUNDARY if complete else None)
         self.drawn[draft.continuation.run] += 1
+        self.certain[draft.continuation.run] += draft.is_certain
+
+    @rule(run=st.sampled_from("ab"), data=st.data(), count=st.integers(1, 5))
+    def commit(self, run: str, data: st.DataObject, count: int) -> None:
+        """Whatever the search says, also of beams that are not finished or have no children."""
+        if beam := self.one(data, [b for b in self.beams if b.continuation.run == run]):
+            level = beam.continuation.level
+            self.board.commit(run, level, {beam.continuation.seeds[0]: count})
+            assert all(d.is_certain == (d.child < beam.num_certain) for d in beam.drafts)
 
     @rule(run=st.sampled_from("ab"), data=st.data())
     def next_level(self, run: str, data: st.DataObject) -> None:
@@ -201,10 +232,10 @@ class BoardMachine(RuleBasedStateMachine):
     @rule(run=st.sampled_from("ab"))
     def end(self, run: str) -> None:
         open_drafts = self.list_open(run)
-        assert self.board.count_drawn(run) == self.drawn[run]
+        assert self.board.count_drawn(run) == (self.drawn[run], self.certain[run])
         assert set(self.board.end_run(run)) == set(open_drafts)
         self.beams = [b for b in self.beams if b.continuation.run != run]
-        self.drawn[run] = 0
+        self.drawn[run] = self.certain[run] = 0
 
     def list_open(self, run: str) -> list[Draft]:
         drafts = [d for b in self.beams if b.continuation.run == run for d in b.drafts]

@@ -91,7 +91,7 @@ class Search:
 
 class SearchMachine(SchedulerMachine):
     searches, levels = 4, 6
-    abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
+    abort_rate, restart_rate, quota_rate, commit_rate = 0.01, 0.002, 0.05, 0.1
     deterministic = 0.2
     drafted = 0.0
     """How many of the requests may have drafted tokens."""
@@ -173,6 +173,10 @@ class SearchMachine(SchedulerMachine):
             name = draw.choice(open_steps)
             self._abort(name)
             self._steps[name].is_over = self._steps[name].is_lost = True
+        if draw.random() < self.commit_rate:
+            search = draw.choice(self._searches)
+            children = [(s.children[0], draw.randint(1, 4)) for s in search.steps if s.is_over]
+            self.scheduler.drafts.commit(search.name, search.level, children)
         if draw.random() < self.restart_rate:
             self._restart()
 

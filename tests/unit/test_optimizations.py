@@ -114,6 +114,10 @@ ELSEWHERE = {"joined_tokens"}
 """Tested apart, since they need real engines (`engine/test_driver_on_vllm.py`)."""
 
 
+NEEDED = {"early_commit": {"early_scores": True}}
+"""What a switch needs to change anything, apart from what is on by default."""
+
+
 def bench_of(home: Path, n: int, workload: str = "aime") -> Bench:
     """A pair with little KV memory, whose generator often repeats itself in siblings."""
     asked = {"gpu": "rtx4090", "pair": "math-1.5b+skywork-1.5b", "workload": workload}
@@ -140,7 +144,7 @@ def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:
 def test_every_switch_changes_the_cost_and_never_the_tree(tmp_path: Path, switch: str) -> None:
     workload = "gsm8k" if switch == "token_drafts" else "aime"  # made-up words are not drafted
     bench = bench_of(tmp_path, n=64 if switch in SHORT_OF_MEMORY else 8, workload=workload)
-    on = Optimizations(**{switch: True})
+    on = Optimizations(**{switch: True, **NEEDED.get(switch, {})})
     with_it, without = (run_with(bench, replace(on, **{switch: value})) for value in (True, False))
     assert with_it.tree == without.tree
     assert with_it != without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -161,8 +161,8 @@ class VllmSpeculator:
         self.flat_batch = 0
         """Sent with each `drop_unused`, so that a restarted process gets it too."""
         self._process = process
-        self._drawn: dict[str, dict[int | None, int]] = {}
-        """The last reported number of drawn tokens, by run and pid."""
+        self._drawn: dict[str, dict[int | None, Sequence[int]]] = {}
+        """The last reported numbers of drawn tokens, by run and pid."""
 
     async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
         found = await self._call("list_complete_drafts", run) or ()
@@ -172,13 +172,17 @@ class VllmSpeculator:
         args = (run, list(levels), list(seeds), self.flat_batch)
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
-    async def end_run(self, run: str) -> int:
+    async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
+        await self._call("commit_drafts", run, level, list(children.items()))
+
+    async def end_run(self, run: str) -> tuple[int, int]:
         """See `engine.base`. For a process that died, its last report counts."""
         await self._call_and_count(run, "end_run", run)
-        return sum(self._drawn.pop(run, {}).values())
+        drawn, certain = zip((0, 0), *self._drawn.pop(run, {}).values(), strict=True)
+        return sum(drawn), sum(certain)
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
-        """Call a method that returns the number of the run's draft tokens, and keep that number."""
+        """Call a method that returns `DraftBoard.count_drawn`, and keep these numbers."""
         pid = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:

@@ -20,7 +20,7 @@ from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.retry import note_restarts, retry_after_restart
-from flashedge.runtime.drive.scoring import Scoring
+from flashedge.runtime.drive.scoring import ScoredEarly, Scoring
 from flashedge.runtime.drive.segments import (
     StepSplitter,
     build_path_request,
@@ -109,7 +109,7 @@ class Driver:
         self._emit = emit
         self._on_turn = on_turn
         self._earlier = earlier
-        self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Result | Allowance | ScoredEarly] = asyncio.Queue()
         self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
         """The node of each open task. None for a task that works on several nodes or none."""
         self._cancelled: set[NodeId] = set()
@@ -133,6 +133,7 @@ class Driver:
             earlier,
             note_restarts(verifier, "verifier", emit),
             self.thinking,
+            on_early=self._inbox.put_nowait,
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
@@ -155,10 +156,13 @@ class Driver:
                         self._cancel_work()
                         state, commands = search.conclude(state)
                         continue
-                    before = state
-                    state, commands = _tell(search, state, result)
-                    if state is not before:  # else the search ignored the result
-                        self._emitter.emit_turn(result, before, state)
+                    before, commands = state, ()
+                    if not isinstance(result, ScoredEarly):
+                        state, commands = _tell(search, state, result)
+                        if state is not before:  # else the search ignored the result
+                            self._emitter.emit_turn(result, before, state)
+                    if self._inbox.empty():  # otherwise the next result may tell more
+                        self._commit_early(state)
                 self._cancel_work()
                 ticker.cancel()
         cut_by = DEADLINE if is_late else finish.cut_by
@@ -175,7 +179,13 @@ class Driver:
         """What was drawn ahead and what the run used of it. Complete once the run is over."""
         return self._speculation_client.usage
 
-    async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
+    def _commit_early(self, state: SearchState) -> None:
+        """Tell the generator which nodes of the open level are certainly kept by now."""
+        client, scores = self._speculation_client, self.scoring.early_scores
+        if (commits := client.find_commits(state, scores, self._growth.read)) is not None:
+            self._start(client.commit(commits))
+
+    async def _receive(self, cut_at: float | None) -> Result | Allowance | ScoredEarly | None:
         """Wait for a result. Returns None if none came before `cut_at`, by the loop's clock."""
         try:
             async with asyncio.timeout_at(cut_at):
@@ -383,6 +393,10 @@ class Growth:
 
     def count(self, node: NodeId) -> int:
         return len(self._ids.get(node, ()))
+
+    def read(self, node: NodeId) -> str:
+        """The whole characters that a growing node has so far."""
+        return self._decode(tuple(self._ids.get(node, ()))).rstrip("\N{REPLACEMENT CHARACTER}")
 
     def end(self, node: NodeId) -> None:
         self._ended[node] = self._forget(node)

@@ -8,7 +8,8 @@ only searches that score every step use them. They pay where each engine has cor
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
@@ -28,6 +29,14 @@ from flashedge.types import NodeId, Segment
 
 log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredEarly:
+    """A step of an open level has its scores. The search gets them when its level is whole."""
+
+    node: NodeId
+
+
 Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepScores]]
 """Starts a task that ends when its node is cancelled."""
 
@@ -44,7 +53,9 @@ class Scoring:
         earlier: EarlierRun,
         on_restart: Callable[[float], None],
         thinking: Thinking,
+        on_early: Callable[[ScoredEarly], None] = lambda scored: None,
     ) -> None:
+        """on_early: called for each step that has its scores early."""
         self._asked = asked
         self._engines = engines
         self._thinking = thinking
@@ -56,6 +67,9 @@ class Scoring:
         self._on_restart = on_restart
         self._is_early = switches.early_scores and search.scores_levels
         self._early: dict[NodeId, asyncio.Task[StepScores]] = {}
+        self._on_early = on_early
+        self.early_scores: dict[NodeId, tuple[float, ...]] = {}
+        """What was scored early, as in `base.Scored`."""
         self._has_overflowed = False
         self.waiting = Stopwatch()
         """Time in which the search waits for scores."""
@@ -68,6 +82,12 @@ class Scoring:
         """Begin to score a new segment if scores are early. steps: those before it on its path."""
         if self._is_early:
             self._early[node] = start(self._verify(node, steps, segment), node)
+            self._early[node].add_done_callback(partial(self._note_early, node))
+
+    def _note_early(self, node: NodeId, scoring: asyncio.Task[StepScores]) -> None:
+        if not scoring.cancelled() and scoring.exception() is None:
+            self.early_scores[node] = scoring.result().scores
+            self._on_early(ScoredEarly(node=node))
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
         """Find scores that an earlier run or a scored draft left. None if there are none."""

@@ -1,6 +1,7 @@
 """A run's side of speculation: what may follow each step, and scores of complete drafts.
 
-Each of the run's requests says what may follow its step, so that the generator can draft that. With
+Each of the run's requests says what may follow its step, so that the generator can draft that. Once
+a step is certainly kept, it is told to draft the step's children as if they were requested. With
 lookahead, the verifier scores a step together with a complete draft after it. No result changes: a
 request adopts a draft only if path and seed are the same, and scores found ahead are used only for
 the very tokens that were scored.
@@ -21,6 +22,7 @@ from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import Cancel, Command, Expand
+from flashedge.search.early_commit import NONE, Certain, find_certain
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.search.voting import Search, SearchState
@@ -28,6 +30,9 @@ from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
 
 Drop = tuple[tuple[int, ...], frozenset[int]]
 """Numbers of levels whose successors the search has chosen, and the seeds of the successors."""
+
+Commits = tuple[int, Mapping[int, int]]
+"""The number of a level, and what `Speculator.commit` needs of its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,9 @@ class SpeculationClient:
         may_draft = switches.speculation and splitter.rule != ENTROPY
         self._speculator = engines.generator.speculator if may_draft else None
         self._lookahead = self._speculator if switches.lookahead else None
+        self._commits_early = switches.early_commit and asked.guidance is None
+        self._certain: Certain = NONE
+        """The nodes of the open level that are known to be kept."""
         self._run = secrets.token_hex(8)  # names the run's drafts in the generator
         self._level = 0
         self._levels: dict[int, tuple[NodeId, ...]] = {}
@@ -72,7 +80,8 @@ class SpeculationClient:
     async def __aexit__(self, *error: object) -> None:
         """Drop the run's drafts in the generator."""
         if self._speculator is not None:
-            self.usage += Speculation(drawn_tokens=await self._speculator.end_run(self._run))
+            drawn, certain = await self._speculator.end_run(self._run)
+            self.usage += Speculation(drawn_tokens=drawn, certain_tokens=certain)
 
     def follow(self, state: SearchState, commands: Sequence[Command]) -> Drop | None:
         """Prepare the continuations of the levels that these commands begin. Returns what
@@ -102,6 +111,7 @@ class SpeculationClient:
 
     def _begin_level(self, state: SearchState, expansions: Sequence[Expand]) -> None:
         self._level += 1
+        self._certain = NONE
         children = [(e.parent, child) for e in expansions for child in e.children]
         self._levels[self._level] = tuple(child.node for _, child in children)
         after = {child.node: self._search.look_ahead(state, child.node) for _, child in children}
@@ -127,6 +137,30 @@ class SpeculationClient:
     async def drop_unused(self, drop: Drop) -> None:
         if self._speculator is not None:
             await self._speculator.drop_unused(self._run, *drop)
+
+    def find_commits(
+        self,
+        state: SearchState,
+        scores: Mapping[NodeId, tuple[float, ...]],
+        read: Callable[[NodeId], str],
+    ) -> Commits | None:
+        """Find what has become certain of the open level, for `commit`. None if nothing has. The
+        arguments are those of `find_certain`."""
+        if self._speculator is None or not (self._commits_early and scores):
+            return None
+        before = self._certain
+        found = find_certain(self._search, state, scores, read, before)
+        new = {node: count for node, count in found.items() if count > before.get(node, 0)}
+        if not new:
+            return None
+        self._certain = {**before, **new}
+        self.usage += Speculation(early_commits=len(new.keys() - before.keys()))
+        seeds = {self._continuations[node].seeds[0]: count for node, count in new.items()}
+        return self._level, seeds
+
+    async def commit(self, commits: Commits) -> None:
+        if self._speculator is not None:
+            await self._speculator.commit(self._run, *commits)
 
     def count(self, chunks: Sequence[Chunk]) -> None:
         """Count what a request adopted of its draft."""

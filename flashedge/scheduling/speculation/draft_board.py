@@ -7,15 +7,16 @@ nor a clock, so the simulator and vLLM's scheduler share this class.
     board.finish_beam(beam, path, ends_path=...)       it ends: its slot is free for drafts
     plan = board.plan(view)                            before each engine step
     board.append(draft, token, logprob, finish)        a running draft drew a token
+    board.commit(run, level, children)                 these children will certainly be requested
     draft = board.adopt(...)                           the next step is requested: go on from here
     board.drop_unused(run, levels, seeds)              what follows is known: forget the rest
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
-from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots
+from flashedge.scheduling.speculation.draft_choice import BatchView, count_places, count_slots
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Sampling, TokenIds
 
@@ -34,6 +35,8 @@ class _BoardLevel:
     """Sum of `Continuation.max_drafts` of the beams that may have children."""
     beams: list[Beam] = field(default_factory=list)
     """Finished beams that may have children."""
+    certain: list[Beam] = field(default_factory=list)
+    """Those that certainly have some."""
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
     """By path and seed."""
     is_decided: bool = False
@@ -60,6 +63,8 @@ class DraftBoard:
         """In the order in which they began to run."""
         self._drawn: dict[str, int] = {}
         """Draft tokens by run."""
+        self._certain: dict[str, int] = {}
+        """Those of certain children."""
         self._num_finished = 0
         """Beams that have finished so far, of all runs."""
         self._is_exhausted = False
@@ -108,8 +113,8 @@ class DraftBoard:
         return tuple(self._running)
 
     def plan(self, view: BatchView) -> DraftPlan:
-        """Fill the free slots, and pause what has to leave. A running draft is not displaced by a
-        better candidate."""
+        """Fill the free slots, and pause what has to leave. Certain drafts take any place, and
+        before others. Otherwise a running draft is not displaced by a better candidate."""
         waiting = self._find_waiting()
         if not waiting and not self._running:
             return DraftPlan()
@@ -122,7 +127,14 @@ class DraftBoard:
             beams=(finished + sum(level.generating for level in levels)) / max(1, len(levels)),
             max_drafts=sum(level.max_drafts for level in levels),
         )
+        certain = sum(beam.num_wanted for level in levels for beam in level.certain)
+        slots = max(slots, min(certain, count_places(view, len(self._running))))
         stay = [draft for draft in self._running if draft.continuation.key in waiting]
+        guesses = [draft for draft in stay if not draft.is_certain]
+        others = max(0, slots - certain)
+        if len(guesses) > others:
+            stay = [draft for draft in stay if draft.is_certain]
+            stay += nsmallest(others, guesses, key=lambda draft: draft.rank)
         if len(stay) > slots:
             stay = nsmallest(slots, stay, key=lambda draft: draft.rank)
         staying = set(stay)
@@ -145,6 +157,7 @@ class DraftBoard:
         draft.logprobs.append(logprob)
         run = draft.continuation.run
         self._drawn[run] = self._drawn.get(run, 0) + 1
+        self._certain[run] = self._certain.get(run, 0) + draft.is_certain
         if finish is not None:
             draft.finish = finish
             draft.move(_S.COMPLETE)
@@ -168,6 +181,19 @@ class DraftBoard:
 
     # ------------------------------------------------------------ levels and runs
 
+    def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
+        """The search will certainly request the first children of some finished beams. children:
+        their numbers by the seeds of child 0."""
+        if (found := self._levels.get((run, level))) is None:
+            return
+        for beam in found.beams:
+            seeds = beam.continuation.seeds
+            beam.num_certain = max(beam.num_certain, min(len(seeds), children.get(seeds[0], 0)))
+            for draft in beam.drafts[: beam.num_certain]:
+                draft.is_certain = True
+        found.certain = [beam for beam in found.beams if beam.num_certain]
+        self._is_exhausted = False
+
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int]
     ) -> tuple[Draft, ...]:
@@ -190,11 +216,12 @@ class DraftBoard:
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
+        self._certain.pop(run, None)
         return self._drop(draft for level in levels for draft in level.drafts.values())
 
-    def count_drawn(self, run: str) -> int:
-        """Draft tokens drawn for a run so far, used or not."""
-        return self._drawn.get(run, 0)
+    def count_drawn(self, run: str) -> tuple[int, int]:
+        """(draft tokens drawn for a run so far, used or not; those of certain children)."""
+        return self._drawn.get(run, 0), self._certain.get(run, 0)
 
     def clear(self) -> None:
         """Drop all drafts after the engine died. The counts of drawn tokens stay."""

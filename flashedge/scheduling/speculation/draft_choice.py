@@ -40,33 +40,38 @@ class BatchView:
     """Used in place of an unknown `flat_batch`."""
 
 
+def count_places(view: BatchView, drafting: int) -> int:
+    """How many drafts may be in the batch if a step of any size is worth its time: 0 while a
+    standard request waits. Each sequence needs a free KV block to grow into, and a new draft needs
+    two. drafting: drafts in the batch now."""
+    free_blocks = view.spare_blocks - view.running - drafting
+    if view.waiting or free_blocks < 0:
+        return 0
+    return max(0, min(view.max_running - view.running, drafting + free_blocks // 2))
+
+
 def count_slots(
     view: BatchView, finished: int, drafting: int, *, beams: float = 0, max_drafts: int = 0
 ) -> int:
-    """How many drafts may be in the batch.
+    """How many drafts may be in the batch that nobody may ever request.
 
-    0 while a standard request waits. Otherwise one for each finished beam, so that the batch stays
-    as large as it was, but only in batches of up to `BatchView.unmeasured_batch`. A known
-    `BatchView.flat_batch` bounds the batch instead, and speculation is skipped when it cannot
-    shorten the level. A level ends with its slowest step, so if more than MAX_COLD_STARTS of the
-    next steps start without a draft, drafting the others saves nothing.
-
-    Each sequence needs a free KV block to grow into, and a new draft needs two.
+    At most `count_places`: one for each finished beam, so that the batch stays as large as it was,
+    but only in batches of up to `BatchView.unmeasured_batch`. A known `BatchView.flat_batch` bounds
+    the batch instead, and speculation is skipped when it cannot shorten the level. A level ends
+    with its slowest step, so if more than MAX_COLD_STARTS of the next steps start without a draft,
+    drafting the others saves nothing.
 
     finished: finished beams of levels where others still generate. drafting: drafts in the batch
     now. beams: mean number of beams in such a level. max_drafts: `Continuation.max_drafts`, summed
     over all these beams.
     """
-    if view.waiting or not finished:
-        return 0
-    free_blocks = view.spare_blocks - view.running - drafting
-    if free_blocks < 0:
+    if not finished:
         return 0
     unmeasured = min(view.running + finished, view.unmeasured_batch)
     slots = min(view.flat_batch or unmeasured, view.max_running) - view.running
     if view.flat_batch and max_drafts and beams * (1 - slots / max_drafts) > MAX_COLD_STARTS:
         return 0
-    return max(0, min(slots, drafting + free_blocks // 2))
+    return max(0, min(slots, count_places(view, drafting)))
 
 
 def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, ...]:

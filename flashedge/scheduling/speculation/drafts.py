@@ -103,6 +103,8 @@ class Draft:
     """Index of the child in `Continuation.seeds`."""
     order: int
     """How many beams had finished before its beam did."""
+    is_certain: bool = False
+    """Whether the search will request it, whatever the other beams of the level get."""
     state: DraftState = DraftState.PAUSED
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -117,10 +119,10 @@ class Draft:
         return bool(_MOVES[self.state])
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """The lowest runs first: the best score bin, within it every child 0 before other children,
-        then the beam that finished first."""
-        return (-self.continuation.max_drafts, self.child, self.order)
+    def rank(self) -> tuple[bool, int, int, int]:
+        """The lowest runs first: what is certain, then the best score bin, within it every child 0
+        before other children, then the beam that finished first."""
+        return (not self.is_certain, -self.continuation.max_drafts, self.child, self.order)
 
     def move(self, to: DraftState) -> None:
         """Raises ValueError on an illegal move, changing nothing."""
@@ -140,12 +142,22 @@ class Beam:
     order: int = 0
     """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
+    """Of its first children, in order."""
+    num_certain: int = 0
+    """Its first children, as many as the search will certainly request."""
 
     @property
     def next_children(self) -> range:
         """Children that have no draft yet and may have one."""
         most = min(self.continuation.max_drafts, len(self.continuation.seeds))
-        return range(len(self.drafts), most)
+        return range(len(self.drafts), max(most, self.num_certain))
+
+    @property
+    def num_wanted(self) -> int:
+        """Certain children that run or can run."""
+        begun = self.drafts[: self.num_certain]
+        can_run = sum(d.state in (_S.PAUSED, _S.RUNNING) for d in begun)
+        return can_run + self.num_certain - len(begun)
 
     def draft(self, child: int) -> Draft:
         """Create the paused draft of a child, without tokens."""
@@ -156,4 +168,5 @@ class Beam:
             sampling=self.sampling,
             child=child,
             order=self.order,
+            is_certain=child < self.num_certain,
         )

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from itertools import count
 
 from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
@@ -127,6 +135,12 @@ def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
     return StepEnd(max_tokens=max_tokens, room=room, boundary=boundary, stop_ids={EOS})
 
 
+def _find_priority(draft: Draft) -> int:
+    """Certain drafts go first, then the best score bins."""
+    return CERTAIN_PRIORITY if draft.is_certain else -draft.continuation.max_drafts
+
+
+CERTAIN_PRIORITY = -(1 << 20)  # smaller than that of any other draft
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
 
 
@@ -158,7 +172,10 @@ class SimSpeculator:
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
         self._remove(self.board.drop_unused(run, levels, seeds))
 
-    async def end_run(self, run: str) -> int:
+    async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
+        self.board.commit(run, level, children)
+
+    async def end_run(self, run: str) -> tuple[int, int]:
         drawn = self.board.count_drawn(run)
         self._remove(self.board.end_run(run))
         return drawn
@@ -214,7 +231,9 @@ class SimSpeculator:
             self._scheduler.pause(self._draft_jobs[draft].sequence)
         for draft in plan.run:
             if draft in self._draft_jobs:
-                self._scheduler.resume(self._draft_jobs[draft].sequence)
+                sequence = self._draft_jobs[draft].sequence
+                sequence.priority = _find_priority(draft)
+                self._scheduler.resume(sequence)
             else:
                 sequence = self._make_sequence(draft)
                 self._add_job(draft, sequence, Reader(self._model, draft.path))
@@ -229,7 +248,7 @@ class SimSpeculator:
         return SimSequence(
             id=next(self._ids),
             tokens=[*draft.path, *draft.token_ids],
-            priority=-draft.continuation.max_drafts,
+            priority=_find_priority(draft),
             is_draft=True,
         )
 

@@ -124,6 +124,48 @@ def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
     assert level.start() == [(1, 0)]
 
 
+def commit(level: Level, **children: int) -> None:
+    """children: their numbers by beam, as in b0=2."""
+    seeds = {level.beams[int(b[1:])].continuation.seeds[0]: n for b, n in children.items()}
+    level.board.commit("a", 1, seeds)
+
+
+def test_certain_children_go_first_and_beyond_what_guesses_may() -> None:
+    """Two slots are free. The second beam has three certain children, and one may be guessed."""
+    level = Level(4, 1, 4, finished=2)
+    guesses = level.plan()
+    assert [(d.path[-1], d.child) for d in guesses] == [(0, 0), (0, 1)]
+    commit(level, b1=3)
+    plan = level.board.plan(view(1))
+    assert plan.pause == guesses
+    assert [(d.path[-1], d.child, d.is_certain) for d in plan.run] == [
+        (1, child, True) for child in range(3)
+    ]
+    level.draw(plan.run[0])
+    assert level.board.count_drawn("a") == (1, 1)
+    assert level.plan(most=3) == (), "two certain drafts stay"
+    assert len(level.board.running) == 2
+    level.draw(level.board.running[0], finish=FinishReason.BOUNDARY)
+    assert [d.is_certain for d in level.plan()] == [True]
+
+
+def test_certain_children_are_subject_to_memory_and_to_requests_that_wait() -> None:
+    level = Level(4, 4, finished=1)
+    commit(level, b0=4)
+    assert len(level.plan(spare=7)) == 3, "a new draft needs two blocks"
+    assert len(level.board.plan(view(1, waiting=1)).pause) == 3
+
+
+def test_only_what_the_level_has_becomes_certain() -> None:
+    level = Level(1, 4, 4, finished=1)
+    commit(level, b0=9, b1=2)
+    level.board.commit("a", 2, {0: 4})
+    level.board.commit("b", 1, {0: 4})
+    assert level.start() == [(0, child) for child in range(4)]
+    level.finish(1)
+    assert not any(d.is_certain for d in level.beams[1].drafts), "it had not finished"
+
+
 def test_drafts_pause_at_once_and_go_on_later() -> None:
     level = Level(4, 4, 4, finished=2)
     started = level.plan()
@@ -216,7 +258,7 @@ def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
     level.draw(draft)
     level.board.clear()
     assert (level.board.running, draft.state) == ((), DraftState.DROPPED)
-    assert (adopt(level, 0), level.board.count_drawn("a")) == (None, 1)
+    assert (adopt(level, 0), level.board.count_drawn("a")) == (None, (1, 0))
 
 
 def test_an_expansion_waits_for_earlier_ones_of_its_run_but_not_for_later_ones() -> None:

@@ -55,6 +55,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "rank_programs": lambda core, keys: core.scheduler.programs.rank(keys),
     "list_complete_drafts": lambda core, run: core.scheduler.drafts.list_complete(run),
     "drop_unused_drafts": lambda core, *args: core.scheduler.drafts.drop_unused(*args),
+    "commit_drafts": lambda core, *args: core.scheduler.drafts.commit(*args),
     "end_run": lambda core, run: core.scheduler.drafts.end_run(run),
     "get_counters": lambda core: {
         **core.scheduler.drafts.counters,

@@ -52,6 +52,7 @@ COUNTERS = (
     "kept_steps",  # steps that adopted a draft's tokens
     "kept_tokens",  # the tokens that these adopted
     "drawn_tokens",  # tokens drawn for drafts
+    "certain_tokens",  # those of children that the search would certainly request
     "paused",  # drafts that left the batch because their slot was needed
     "preempted",  # drafts that left it because memory was short
     "dropped_kv",  # drafts and waiting steps that lost their KV to others
@@ -379,6 +380,7 @@ class Speculation:
                 logprob = float(output.new_logprobs.logprobs[at][0])
                 self._board.append(job.draft, token, logprob, job.finish if at == last else None)
                 self.counters["drawn_tokens"] += 1
+                self.counters["certain_tokens"] += job.draft.is_certain
 
     @property
     def has_outputs(self) -> bool:
@@ -448,13 +450,16 @@ class Speculation:
 
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
-    ) -> int:
-        """See `engine.base`. Returns how many draft tokens the run has drawn."""
+    ) -> tuple[int, int]:
+        """See `engine.base`. Returns `DraftBoard.count_drawn`."""
         self._flat_batch = flat_batch
         self._drop_drafts(self._board.drop_unused(run, frozenset(levels), frozenset(seeds)))
         return self._board.count_drawn(run)
 
-    def end_run(self, run: str) -> int:
+    def commit(self, run: str, level: int, children: Iterable[tuple[int, int]]) -> None:
+        self._board.commit(run, level, dict(children))
+
+    def end_run(self, run: str) -> tuple[int, int]:
         drawn = self._board.count_drawn(run)
         self._drop_drafts(self._board.end_run(run))
         return drawn

@@ -26,11 +26,14 @@ from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Speculation
 from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.generator import SimSpeculator
+from scripts.lab.sim.model import SimModel
 from tests.support.fake_probe import sample
 from tests.support.runtime_rig import RecordingVerifier, assert_nothing_left
 from tests.support.service_rig import Serve
 from tests.support.speculation_rig import (
     AMPLE,
+    TRACE,
     DrivenRun,
     drive_run,
     engines_with,
@@ -124,6 +127,64 @@ async def test_every_drafted_token_is_kept_or_wasted() -> None:
         assert (sum(kept), len(kept)) == (found.kept_tokens, found.kept_steps)
         assert found.wasted_tokens == found.drawn_tokens - found.kept_tokens >= 0
     await assert_nothing_left(engines)
+
+
+# ---------------------------------------------------------------- early commit
+
+
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase", "dynamic_branching"])
+def test_children_of_certain_nodes_are_drafted_sooner(strategy: str) -> None:
+    """All tokens that are drawn for them are used."""
+    seconds = dict.fromkeys((False, True), 0.0)
+    commits = 0
+    for problem in PROBLEMS:
+        spec = spec_for(problem, strategy=strategy, **WIDE)
+        runs = {}
+        for on in seconds:
+            engines = engines_with(lookahead=False).switch(early_scores=True, early_commit=on)
+            runs[on] = run = run_virtual(drive_run(engines, spec))
+            seconds[on] += run.seconds
+            assert (run.speculation.certain_tokens > 0) <= (run.speculation.early_commits > 0) <= on
+            assert run.speculation.certain_tokens <= run.speculation.kept_tokens
+        assert runs[True].outcome == runs[False].outcome
+        commits += runs[True].speculation.early_commits
+    assert commits > 0
+    assert seconds[True] <= seconds[False] * (1.0 if strategy == "rebase" else 0.99)
+
+
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase", "dynamic_branching"])
+def test_what_was_committed_is_what_the_search_keeps(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where siblings often write the same: then the one with the lowest id is kept."""
+    commits = 0
+    for problem in PROBLEMS:
+        spec = spec_for(problem, strategy=strategy, aggregate="min", **WIDE)
+        told: list[tuple[int, int]] = []
+
+        async def note(self: Any, run: str, level: int, children: Any, told: Any = told) -> None:
+            told += children.items()
+            self.board.commit(run, level, children)
+
+        monkeypatch.setattr(SimSpeculator, "commit", note)
+        model = SimModel(TRACE, common=0.5)
+        engines = engines_with(model=model, lookahead=False).switch(early_scores=True)
+        tree = run_virtual(drive_run(engines, spec)).outcome.tree
+        for seed, count in told:
+            assert any(
+                [child.seed for child in tree.children(node)][:1] == [seed]
+                and len(tree.children(node)) >= count
+                for node in tree.nodes
+            )
+        commits += len(told)
+    assert commits > 0
+
+
+def test_nothing_is_committed_without_early_scores_or_drafts() -> None:
+    spec = spec_for(0, **WIDE)
+    for switches in ({"early_scores": False}, {"early_scores": True, "speculation": False}):
+        engines = engines_with(lookahead=False).switch(**switches)
+        assert run_virtual(drive_run(engines, spec)).speculation.early_commits == 0
 
 
 # ---------------------------------------------------------------- lookahead
