@@ -10,9 +10,9 @@ rival or leaves:
 - A scored one has its rank. Ties go to the lower id, as in `Stepwise.settle_level`.
 - An unscored one may get any score up to its bound: 1, or less where the scores of its path so far
   allow no more (`limit_score`). A rival that scores less never gives x fewer children.
-- One that generates may end its path. Then it is no rival, and the width falls by one. What counts is
-  the least of all numbers of such nodes. For each number those with the lowest bounds are the ones
-  that end, since x loses most to the others.
+- One that generates may end its path. Then it is no rival, and the width falls by one. Any number
+  may end, so what counts is the least over all numbers. Those with the lowest bounds end first,
+  since x loses most to the others.
 - One that repeats another's text leaves, since only the lowest id of a text stays. Fewer rivals
   never give x fewer children. But if x itself repeats a lower id, the lower one is kept in its
   place, with another seed and so another subtree. So x is certain only if no lower id that goes on
@@ -24,13 +24,14 @@ its nodes whose paths go on. Nothing is certain if this level may use up the tok
 many paths may end that the policy is asked. A deadline may still end the run before.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from flashedge.search.aggregates import aggregate, limit_score
-from flashedge.search.level import LevelState, Stepwise
+from flashedge.search.level import LevelState, Standing, Stepwise
 from flashedge.search.tree import Node, NodeStatus
 from flashedge.search.voting import Phase, Search, SearchState
 from flashedge.types import NodeId
@@ -69,8 +70,8 @@ def find_certain(
     """Find the nodes of the level that are kept in every completion of it.
 
     scores: those that are known, as in `base.Scored`. read: returns what a growing node has written
-    so far; the rest may not change it. before: an earlier result for the same level, which holds
-    still."""
+    so far; the rest may not change it. before: an earlier result for the same level. It holds
+    still, so its nodes are not examined again, though some might get more children by now."""
     is_open = state.phase in (Phase.GENERATE, Phase.SCORE)
     if not (isinstance(search, Stepwise) and isinstance(state, LevelState) and is_open):
         return NONE
@@ -78,16 +79,16 @@ def find_certain(
     if _may_stop(search, state, families):
         return NONE
     certain: dict[NodeId, int] = {}
-    most = search.limit_children(state)
     for family in families:
         for key in sorted(family.scored):
             node = key[1]
-            known = before.get(node, 0)
-            least = known if known >= most else _count_least(search, family, key)
-            if not least:
+            if node in before:
+                certain[node] = before[node]
+                continue
+            if not (least := search.count_certain_children(_describe(family, key))):
                 break  # those behind have no more
-            if known or not _may_repeat(state, family, node, read):
-                certain[node] = max(least, known)
+            if not _may_repeat(state, family, node, read):
+                certain[node] = least
     return certain
 
 
@@ -140,25 +141,17 @@ def _may_stop(search: Stepwise, state: LevelState, families: list[_Family]) -> b
     return search.policy is not None and most >= state.ask_at
 
 
-def _count_least(search: Stepwise, family: _Family, key: Key) -> int:
-    """The least number of children of a scored node, if its text is its own."""
-    others = [other for other in (*family.scored, *family.unscored) if other != key]
-    least = family.width
-    for left in range(len(family.growing), -1, -1):
-        rivals = [*others, *family.growing[:left]]
-        width = family.width - (len(family.growing) - left)
-        least = min(
-            least,
-            search.count_certain_children(
-                -key[0],
-                rank=sum(other < key for other in rivals),
-                rivals=[-score for score, _ in rivals],
-                width=width,
-            ),
-        )
-        if not least:
-            break
-    return least
+def _describe(family: _Family, key: Key) -> Standing:
+    """How a scored node stands, if its text is its own."""
+    finished = [other for other in (*family.scored, *family.unscored) if other != key]
+    return Standing(
+        score=-key[0],
+        finished=[-score for score, _ in finished],
+        better=sum(other < key for other in finished),
+        growing=[-score for score, _ in family.growing],
+        growing_better=bisect_left(family.growing, key),
+        width=family.width,
+    )
 
 
 def _may_repeat(

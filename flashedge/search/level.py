@@ -8,7 +8,7 @@ the decision. The policy is asked between two levels, about finished paths.
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from flashedge.search.base import Command, Score
@@ -18,6 +18,32 @@ from flashedge.types import Limits, NodeId, Problem
 
 Shares = tuple[tuple[NodeId, int], ...]
 """Pairs of (parent, number of children), in the order of expansion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A finished path of an open level, against the others of its family."""
+
+    score: float
+    finished: Sequence[float]
+    """Scores of finished rivals. An unscored one counts with the best that it can get."""
+    better: int
+    """Those that are better, or can be."""
+    growing: Sequence[float]
+    """Best possible scores of the rivals that generate, the highest first. Each may end its path,
+    and is then no rival, and takes no place of the width."""
+    growing_better: int
+    """Those that can be better: the first ones."""
+    width: int
+    """The width of the family if none of the growing rivals ends its path."""
+
+    def list_ends(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (width, rank, number of rivals) for each number of growing rivals that may end.
+        Those that can't be better end first, so the rank is the worst."""
+        rivals = len(self.finished) + len(self.growing)
+        for ended in range(len(self.growing) + 1):
+            rank = self.better + min(self.growing_better, len(self.growing) - ended)
+            yield self.width - ended, rank, rivals - ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,13 +145,9 @@ class Stepwise(LevelSearch):
         different, best first. The shares are at least 1 each and sum to at most `width`. Paths
         without a share are pruned; an empty result ends the search."""
 
-    def count_certain_children(
-        self, score: float, *, rank: int, rivals: Sequence[float], width: int
-    ) -> int:
-        """The least number of children that `keep` gives to a path, whoever its rivals turn out to
-        be. rank: how many may be better. rivals: their best possible scores; some may be missing,
-        and none may score more. width: of the path's family. 0 promises nothing. See
-        `early_commit`."""
+    def count_certain_children(self, path: Standing) -> int:
+        """The least number of children that `keep` gives to a path, however its rivals score and
+        however many of them end or are missing. 0 promises nothing. See `early_commit`."""
         return 0
 
     def find_family(self, state: LevelState, node: NodeId) -> int:

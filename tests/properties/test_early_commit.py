@@ -13,7 +13,7 @@ import pytest
 from flashedge.certainty.policies import Rule
 from flashedge.search.base import Generated, Result, Scored
 from flashedge.search.early_commit import find_certain
-from flashedge.search.level import LevelState, Stepwise
+from flashedge.search.level import LevelState, Standing, Stepwise
 from flashedge.search.strategies.beam import (
     BeamSearch,
     Dvts,
@@ -225,3 +225,19 @@ def test_the_shares_of_the_best_rivals_are_subtracted() -> None:
     search = DynamicBranching(n=8, branching=3)
     level = dict(zip("abcdefgh", (0.9, *[0.1] * 5, None, None), strict=True))
     assert find(search, level) == {"a": 2}
+
+
+@pytest.mark.parametrize(
+    ("growing", "better", "children"),
+    [
+        pytest.param((1.0, 1.0), 2, 1, id="least if none ends: 8 * 90 / (90 + 5 + 2 * 148)"),
+        pytest.param((0.0, 0.0), 0, 5, id="least if both end: 6 * 90 / (90 + 5)"),
+        pytest.param((1.0, 0.0), 1, 1, id="the best bound for both"),
+    ],
+)
+def test_the_least_share_of_rebase(growing: tuple[float, ...], better: int, children: int) -> None:
+    """Weights: e^(0.9 / 0.2) = 90, e^0 = 1, e^(1 / 0.2) = 148."""
+    path = Standing(
+        score=0.9, finished=[0.0] * 5, better=0, growing=growing, growing_better=better, width=8
+    )
+    assert Rebase(n=8).count_certain_children(path) == children

@@ -4,11 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nlargest
+from itertools import accumulate
 from typing import ClassVar
 
 from flashedge.search.aggregates import softmax
-from flashedge.search.level import LevelState, Move, Shares, Stepwise, apportion
+from flashedge.search.level import LevelState, Move, Shares, Standing, Stepwise, apportion
 from flashedge.search.tree import ROOT
 from flashedge.search.voting import BUDGET
 from flashedge.types import NodeId
@@ -31,11 +31,12 @@ class BeamSearch(Stepwise):
         each, extra = divmod(width, len(kept))
         return tuple((node, each + (i < extra)) for i, node in enumerate(kept))
 
-    def count_certain_children(
-        self, score: float, *, rank: int, rivals: Sequence[float], width: int
-    ) -> int:
-        kept = min(-(-width // self.branching), len(rivals) + 1)
-        return -(-(width - rank) // kept) if rank < kept else 0
+    def count_certain_children(self, path: Standing) -> int:
+        def share(width: int, rank: int, rivals: int) -> int:
+            kept = min(-(-width // self.branching), rivals + 1)
+            return -(-(width - rank) // kept) if rank < kept else 0
+
+        return min(share(*end) for end in path.list_ends())
 
     def limit_children(self, state: LevelState) -> int:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
@@ -56,15 +57,19 @@ class DynamicBranching(Stepwise):
         weights = [max(0.0, self.score_path(state, node)) for node in kept]
         return tuple(zip(kept, apportion(weights, width, least=1), strict=True))
 
-    def count_certain_children(
-        self, score: float, *, rank: int, rivals: Sequence[float], width: int
-    ) -> int:
-        kept = min(-(-width // self.branching), len(rivals) + 1)
-        if rank >= kept:
-            return 0
-        weights = [score, *nlargest(kept - 1, rivals)]
-        share = score / total if (total := math.fsum(weights)) > 0 else 1 / kept
-        return 1 + max(0, math.floor((width - kept) * share - ROUNDING))
+    def count_certain_children(self, path: Standing) -> int:
+        # Best rivals first, as if none ended: their sums are the largest that can be.
+        sums = list(accumulate(sorted([*path.finished, *path.growing], reverse=True), initial=0.0))
+
+        def share(width: int, rank: int, rivals: int) -> int:
+            kept = min(-(-width // self.branching), rivals + 1)
+            if rank >= kept:
+                return 0
+            total = path.score + sums[kept - 1]
+            part = path.score / total if total > 0 else 1 / kept
+            return 1 + max(0, math.floor((width - kept) * part - ROUNDING))
+
+        return min(share(*end) for end in path.list_ends())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,12 +137,17 @@ class Rebase(Stepwise):
         shares = zip(paths, apportion(weights, width), strict=True)
         return tuple((node, count) for node, count in shares if count)
 
-    def count_certain_children(
-        self, score: float, *, rank: int, rivals: Sequence[float], width: int
-    ) -> int:
-        share = softmax([score, *rivals], self.temperature)[0]
+    def count_certain_children(self, path: Standing) -> int:
+        # Let all growing rivals be as good as the best of them can be. Each one that ends takes the
+        # same from the width and from the sum of weights, so the share is least where none has
+        # ended, or all.
+        growing = [path.growing[0]] * len(path.growing) if path.growing else []
+        full = softmax([path.score, *path.finished, *growing], self.temperature)[0]
+        alone = softmax([path.score, *path.finished], self.temperature)[0]
+        least = min(full * path.width, alone * (path.width - len(growing)))
         # The best path gets a child: where its share is below 1, so are all, and it comes first.
-        return max(int(rank == 0), math.floor(width * share - ROUNDING))
+        is_best = path.better + path.growing_better == 0
+        return max(int(is_best), math.floor(least - ROUNDING))
 
     def count_remaining(self, state: LevelState) -> int:
         """Paths that the current tree has yet to complete."""

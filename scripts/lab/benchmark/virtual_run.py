@@ -52,6 +52,8 @@ class Setup:
     flat_batch: int | None = None
     """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
     computes it from the device's roofline."""
+    stream_interval: int = CHUNK_TOKENS
+    """Tokens of a chunk that the generator sends."""
     common: float = 0.0
     """How often siblings write the same words. See `SimModel`."""
 
@@ -91,7 +93,7 @@ def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -
         block_tokens=setup.block_tokens,
         max_model_len=limit,
         max_num_seqs=setup.max_num_seqs,
-        stream_interval=CHUNK_TOKENS,
+        stream_interval=setup.stream_interval,
         host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
         flat_batch=flat,
         unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
