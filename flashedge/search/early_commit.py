@@ -41,6 +41,10 @@ Certain = Mapping[NodeId, int]
 Key = tuple[float, NodeId]
 """(-score, id): the lowest is kept first."""
 NONE: Certain = MappingProxyType({})
+RECHECKS = 3
+"""Known nodes that are examined again at a time. In beam search with four children no more than
+three have fewer children than they may get. Elsewhere many do, and examining all of 256 took longer
+than generating them."""
 _TAIL = 16
 """Characters by which texts are compared before whole paths are. Chosen by hand: two characters are
 often equal, and two hundred cost what whole steps do."""
@@ -71,7 +75,7 @@ def find_certain(
 
     scores: those that are known, as in `base.Scored`. read: returns what a growing node has written
     so far; the rest may not change it. before: an earlier result for the same level. It holds
-    still, so its nodes are not examined again, though some might get more children by now."""
+    still, so only RECHECKS of its nodes are examined again, to see if they get more children."""
     is_open = state.phase in (Phase.GENERATE, Phase.SCORE)
     if not (isinstance(search, Stepwise) and isinstance(state, LevelState) and is_open):
         return NONE
@@ -79,16 +83,19 @@ def find_certain(
     if _may_stop(search, state, families):
         return NONE
     certain: dict[NodeId, int] = {}
+    most, rechecks = search.limit_children(state), RECHECKS
     for family in families:
         for key in sorted(family.scored):
             node = key[1]
-            if node in before:
-                certain[node] = before[node]
+            known = before.get(node, 0)
+            if known and (known >= most or not rechecks):
+                certain[node] = known
                 continue
+            rechecks -= known > 0
             if not (least := search.count_certain_children(_describe(family, key))):
                 break  # those behind have no more
-            if not _may_repeat(state, family, node, read):
-                certain[node] = least
+            if known or not _may_repeat(state, family, node, read):
+                certain[node] = max(known, least)
     return certain
 
 

@@ -167,6 +167,9 @@ def test_what_is_certain_holds_in_every_completion(kind: type[Stepwise]) -> None
     assert found_nodes >= (0.4 if kind is Rebase else 0.8) * kept_nodes
 
 
+NO_CHILDREN: Mapping[str, int] = {}
+
+
 def play(search: Stepwise, *levels: Mapping[str, float | None]) -> LevelState:
     """Tell the search levels of nodes, by their texts in the order of their ids. None: the last
     level's node is not scored, or has only begun to write a text that ends with dots."""
@@ -182,12 +185,15 @@ def play(search: Stepwise, *levels: Mapping[str, float | None]) -> LevelState:
     return state
 
 
-def find(search: Stepwise, *levels: Mapping[str, float | None]) -> dict[str, int]:
+def find(
+    search: Stepwise, *levels: Mapping[str, float | None], before: Mapping[str, int] = NO_CHILDREN
+) -> dict[str, int]:
     """The certain children of the last level's nodes by their texts."""
     state, level = play(search, *levels), levels[-1]
     texts = dict(zip(state.level, level, strict=True))
     scores = {n: (s,) for n, t in texts.items() if (s := level[t]) is not None}
-    found = find_certain(search, state, scores, lambda node: texts[node].removesuffix("…"))
+    known = {node: before[text] for node, text in texts.items() if text in before}
+    found = find_certain(search, state, scores, lambda n: texts[n].removesuffix("…"), known)
     return {texts[node]: count for node, count in found.items()}
 
 
@@ -198,6 +204,18 @@ def test_fewer_rivals_than_places_make_a_node_certain() -> None:
     assert find(search, {"a": 0.5, "b": 0.4, "c": 0.1, "d…": None}) == {"a": 2}
     assert find(search, {"a": 0.5, "b": 0.4, "c": 0.1, "d": None}) == {"a": 2}
     assert find(search, {"a": 0.5, "b": 0.5, "c": 0.5, "d": 0.4}) == {"a": 2, "b": 2}
+
+
+def test_what_was_certain_may_get_more_children() -> None:
+    """10 = 4 + 3 + 3, and a comes third if both that generate are better. What has as many as
+    nodes get is not examined again, and neither is what comes after a few that have fewer."""
+    search, level = BeamSearch(n=10, branching=4), {"a": 0.9, **dict.fromkeys("bcdefgh", 0.1)}
+    still_open, scored = {**level, "x…": None, "y…": None}, {**level, "x": 0.1, "y": 0.1}
+    assert find(search, still_open) == {"a": 3}
+    assert find(search, scored, before={"a": 3}) == {"a": 4, "b": 3, "c": 3}
+    assert find(search, still_open, before={"a": 4, "b": 4}) == {"a": 4, "b": 4}
+    few = dict.fromkeys("abcd", 1)
+    assert find(search, scored, before=few) == {"a": 4, "b": 3, "c": 3, "d": 1}
 
 
 def test_the_scores_before_bound_those_to_come() -> None:

@@ -150,11 +150,11 @@ class SpeculationClient:
             return None
         before = self._certain
         found = find_certain(self._search, state, scores, read, before)
-        new = {node: count for node, count in found.items() if node not in before}
+        new = {node: count for node, count in found.items() if count > before.get(node, 0)}
         if not new:
             return None
         self._certain = {**before, **new}
-        self.usage += Speculation(early_commits=len(new))
+        self.usage += Speculation(early_commits=len(new.keys() - before.keys()))
         seeds = {self._continuations[node].seeds[0]: count for node, count in new.items()}
         return self._level, seeds
 
