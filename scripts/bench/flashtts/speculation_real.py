@@ -1,18 +1,17 @@
-"""What do speculative beam extension and lookahead verification gain on real vLLM?
+"""What do drafts of steps and of tokens gain on real vLLM?
 
-    python -m scripts.bench.flashtts.speculation_real [--n 4 16 64] [--problems 100] [--flat 8]
+    python -m scripts.bench.flashtts.speculation_real [--n 1 4 16 64] [--problems 100] [--tight N]
 
 A level lasts as long as its slowest beam, and an engine step of a small model takes nearly as long
-for one sequence as for a few. Finished beams that go on meanwhile give the next level's steps a
-draft; the level is shorter only as far as its *longest* step had one. Every sequence that
-goes on makes the step a little slower for all: where steps are not flat, that is the price.
+for one row as for a few. Finished beams that go on meanwhile give the next level's steps a draft
+(drafts of steps, arXiv 2509.00195). What a path says next often stands in the text of its tree
+already: then several of its tokens can be drawn in a step (drafts of tokens, ours).
 
-Beam searches (4 children) over held-out problems with the bundled pair, in five ways: off; on (the
-batch stays as large as the level was); flat (as large as `--flat`, where steps still cost about
-the same); each of the two with lookahead. Each problem and seed in every way, one after the other
-(A B A B …), in an order that moves on by one from problem to problem and turns; before each search
-both prefix caches and the verifier's memory of scores are emptied. The median of repeats counts.
-KV ample, and tight (`--tight` tokens for the generator; none: left out).
+Beam searches (4 children) over held-out problems with the bundled pair, in four ways: off, steps,
+tokens, both. Each problem and seed in every way, one after the other (A B A B …), in an order that
+moves on by one from problem to problem and turns; before each search both prefix caches and the
+verifier's memory of scores are emptied. The median of repeats counts. KV ample, and tight
+(`--tight` tokens for the generator; none: left out).
 
 Reported per way, as ratios to off: latency (sum of the medians of seconds), generating and
 verifying apart, goodput (mean tokens of a completed path / mean seconds to its completion, arXiv
@@ -26,7 +25,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from flashedge.answers.workers.mathematics import MathGrader
@@ -46,18 +45,11 @@ from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.ladder import compute_goodput
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    optimizations: Optimizations = field(default_factory=Optimizations)
-    flat: bool = False
-
-
 WAYS = {
-    "off": Way(optimizations=Optimizations(speculation=False, token_drafts=False)),
-    "steps": Way(optimizations=Optimizations(token_drafts=False)),
-    "tokens": Way(optimizations=Optimizations(speculation=False)),
-    "both": Way(),
+    "off": Optimizations(speculation=False, token_drafts=False),
+    "steps": Optimizations(token_drafts=False),
+    "tokens": Optimizations(speculation=False),
+    "both": Optimizations(),
 }
 
 
@@ -77,18 +69,16 @@ class Run:
 class Bench:
     """Searches on a pair whose caches are emptied before each search."""
 
-    def __init__(self, pair: VllmPair, flat: int) -> None:
+    def __init__(self, pair: VllmPair) -> None:
         self._pair = pair
-        self._flat = flat
         self._grader = MathGrader()
         self._searches = 0
 
-    async def search(self, spec: Request, way: Way) -> Run:
+    async def search(self, spec: Request, way: Optimizations) -> Run:
         await forget_kv(self._pair)
-        speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
-        speculator.flat_batch = self._flat if way.flat else 0
+        loop = asyncio.get_running_loop()
         self._searches += 1
-        engines = build_engines(way.optimizations, self._pair, grader=self._grader)
+        engines = build_engines(way, self._pair, grader=self._grader)
         engines = replace(engines, program=f"search-{self._searches}")
         before, done_s = await self._counters(), dict[NodeId, float]()
         began = loop.time()
@@ -185,7 +175,7 @@ async def run_benchmark(asked: argparse.Namespace) -> None:
     load = os.getloadavg()[0]
     await pair.start()
     try:
-        bench = Bench(pair, asked.flat)
+        bench = Bench(pair)
         for memory, tokens in (("ample", None), ("tight", asked.tight)):
             if memory == "tight" and tokens is None:
                 continue
@@ -204,7 +194,6 @@ async def run_benchmark(asked: argparse.Namespace) -> None:
     report(
         problems=len(chosen),
         repeats=asked.repeats,
-        flat=asked.flat,
         load=[round(load, 1), round(os.getloadavg()[0], 1)],
         figures=figures,
     )
@@ -212,10 +201,9 @@ async def run_benchmark(asked: argparse.Namespace) -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--n", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--flat", type=int, default=8)
     parser.add_argument("--tight", type=int)
     return parser.parse_args()
 
