@@ -26,6 +26,9 @@ BOUNDED = {
     "BlockPool.free_block_queue": "a list through the blocks",
     "KvQuota._reserved": "the blocks beyond the quota, which moves with the load of both engines",
     "ProgramOrder._places": "the last order of programs, which each new one replaces",
+    "TokenDrafts._programs": "MOST_PROGRAMS, and MOST_CONTEXTS of all their texts",
+    "CardDrafts._prompts": "the same programs' last prompts",
+    "StepCosts._sizes": "one for each number of rows that a step may have",
     "Speculation._like": "the last request of a search, whose parameters drafts copy",
     "EngineCoreProc.input_queue": "what the daemon asks this moment, as the heartbeat does",
     # in the daemon

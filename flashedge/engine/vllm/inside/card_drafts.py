@@ -26,7 +26,12 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
-from flashedge.engine.vllm.inside.token_drafts import LAST_PROMPTS, find_new, may_draft
+from flashedge.engine.vllm.inside.token_drafts import (
+    LAST_PROMPTS,
+    MOST_PROGRAMS,
+    find_new,
+    may_draft,
+)
 from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
 
@@ -37,8 +42,6 @@ _SCHEDULED = "_flashedge_scheduled_s"
 """The attribute of a `SchedulerOutput` that holds the time when it was scheduled."""
 _PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
 """A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
-MOST_PROGRAMS = 256
-"""Programs whose last prompts are remembered, to count only what is new in the next one."""
 COUNTERS = (
     "drafted_tokens",  # rows that steps computed for drafted tokens
     "accepted_tokens",  # drafted tokens that were drawn

@@ -42,6 +42,8 @@ from flashedge.search.step_rules import BoundaryRule
 MOST_CONTEXTS = 400_000
 """Contexts of all indices together, some 80 MB. No further text is counted until a request comes.
 Then those of the oldest programs go, until half of them are left."""
+MOST_PROGRAMS = 256
+"""Programs whose text and last prompts are kept, the newest ones."""
 LAST_PROMPTS = 4
 """Prompts of a program that the next one is compared with. Several of its conversations and
 searches may be open at once."""
@@ -147,6 +149,9 @@ class TokenDrafts:
     def _find_text(self, program: str) -> ProgramText:
         text = self._programs.pop(program, None) or ProgramText()
         self._programs[program] = text  # the last one
+        if len(self._programs) > MOST_PROGRAMS:
+            _, dropped = self._programs.popitem(last=False)
+            self._contexts -= len(dropped.index)
         if self._contexts >= MOST_CONTEXTS:
             self._drop_oldest()
             text = self._programs.setdefault(program, ProgramText())

@@ -144,6 +144,11 @@ def test_the_memory_of_all_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     sizes = [len(text.index) for text in drafts._programs.values()]
     assert drafts._contexts == sum(sizes) < 130
     assert list(drafts._programs)[-1] == "39"
+    monkeypatch.setattr(token_drafts, "MOST_PROGRAMS", len(sizes))
+    for number in range(3):  # such prompts have few contexts, but are kept whole
+        add(drafts, [7] * 50, f"same {number}", **{keys.PROGRAM: f"same {number}"})
+        assert len(drafts._programs) == len(sizes)
+    assert drafts._contexts == sum(len(text.index) for text in drafts._programs.values())
 
 
 # ---------------------------------------------------------------- what is counted
