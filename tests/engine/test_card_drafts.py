@@ -8,7 +8,6 @@ They need that runner, which takes three minutes for them in Triton's interprete
         pytest -n0 tests/engine/test_card_drafts.py
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -23,15 +22,12 @@ from flashedge.types import Problem
 from tests.engine.conftest import started
 from tests.engine.test_token_drafts import (
     PLAIN,
-    assert_more,
     build_forced,
-    count,
-    draw_plain,
+    compare_beside,
     list_paths,
     test_every_end_of_a_request,
     test_preempted_and_cancelled_requests,
 )
-from tests.support.engine_rig import generate
 
 pytestmark = pytest.mark.skipif(
     "second_runner=on" not in os.environ.get("FLASHEDGE_FEATURES", ""),
@@ -57,12 +53,4 @@ async def forced(pair: VllmPair) -> AsyncIterator[VllmGenerator]:
 async def test_plain_requests_beside_a_search(
     generator: VllmGenerator, forced: VllmGenerator, problem: Problem, fields: dict[str, Any]
 ) -> None:
-    alone = await draw_plain(generator, problem, drafts=False, **fields)
-    asked = list_paths(forced, problem)[:3]
-    before = await count(forced)
-    beside, *_ = await asyncio.gather(
-        draw_plain(forced, problem, drafts=True, **fields), *(generate(forced, r) for r in asked)
-    )
-    assert beside == alone
-    if "logprob_token_ids" not in fields:  # nothing is drafted beside it
-        await assert_more(forced, before, 10)
+    await compare_beside(generator, forced, problem, fields, list_paths(forced, problem)[:3], 10)

@@ -58,6 +58,20 @@ def make_machine(
     return machine(start, seed, is_async=is_async)
 
 
+def draw_search_start(draw: Random, sequences: tuple[int, ...]) -> partial[Any]:
+    """What makes the scheduler of random searches."""
+    return partial(
+        make_scheduler,
+        PassShape(window=16, group=2, prefill_windows=2),
+        MODEL,
+        blocks=draw.choice((40, 100, 200)),
+        block_tokens=BLOCK,
+        sequences=draw.choice(sequences),
+        max_model_len=draw.choice((100, 128)),
+        boundaries=RULES,
+    )
+
+
 def run_named(machine: Machine | SearchMachine, seed: int) -> None:
     """Run a schedule. Where it fails, say which one it is."""
     try:
@@ -94,17 +108,7 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
     """Drafts that are paused, adopted and dropped, also while a token of theirs is in flight."""
     found: Counter[str] = Counter()
     for seed in range(SCHEDULES):
-        draw = Random(seed)
-        start = partial(
-            make_scheduler,
-            PassShape(window=16, group=2, prefill_windows=2),
-            MODEL,
-            blocks=draw.choice((40, 100, 200)),
-            block_tokens=BLOCK,
-            sequences=draw.choice((4, 16)),
-            max_model_len=draw.choice((100, 128)),
-            boundaries=RULES,
-        )
+        start = draw_search_start(Random(seed), (4, 16))
         machine = kind(start, seed, is_async=is_async)
         run_named(machine, seed)
         found.update(machine.counters)
@@ -119,17 +123,7 @@ def test_random_searches_with_drafted_tokens(is_async: bool) -> None:
     found: Counter[str] = Counter()
     for seed in range(SCHEDULES):
         draw = Random(seed)
-        start = partial(
-            make_scheduler,
-            PassShape(window=16, group=2, prefill_windows=2),
-            MODEL,
-            blocks=draw.choice((40, 100, 200)),
-            block_tokens=BLOCK,
-            sequences=draw.choice((4, 16, 64)),
-            max_model_len=draw.choice((100, 128)),
-            boundaries=RULES,
-            card_drafts=draw.choice((1, 7)),
-        )
+        start = partial(draw_search_start(draw, (4, 16, 64)), card_drafts=draw.choice((1, 7)))
         machine = DraftingMachine(start, seed, is_async=is_async)
         run_named(machine, seed)
         found.update(machine.counters)

@@ -178,15 +178,26 @@ async def draw_plain(
 async def test_plain_requests_beside_a_search(
     generator: VllmGenerator, forced: VllmGenerator, problem: Problem, fields: dict[str, Any]
 ) -> None:
+    await compare_beside(generator, forced, problem, fields, list_paths(forced, problem), 40)
+
+
+async def compare_beside(
+    generator: VllmGenerator,
+    forced: VllmGenerator,
+    problem: Problem,
+    fields: dict[str, Any],
+    paths: list[ExtendRequest],
+    accepted: int,
+) -> None:
+    """A plain request gets the same tokens alone and beside paths whose tokens are drafted."""
     alone = await draw_plain(generator, problem, drafts=False, **fields)
-    asked = list_paths(forced, problem)
     before = await count(forced)
     beside, *_ = await asyncio.gather(
-        draw_plain(forced, problem, drafts=True, **fields), *(generate(forced, r) for r in asked)
+        draw_plain(forced, problem, drafts=True, **fields), *(generate(forced, r) for r in paths)
     )
     assert beside == alone
     if "logprob_token_ids" not in fields:  # nothing is drafted beside it
-        await assert_more(forced, before, 40)
+        await assert_more(forced, before, accepted)
 
 
 @pytest.mark.parametrize(

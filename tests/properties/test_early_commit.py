@@ -45,12 +45,12 @@ class Case:
     search: Stepwise
     state: LevelState
     scores: Mapping[NodeId, tuple[float, ...]]
-    begun: Mapping[NodeId, str]
+    written: Mapping[NodeId, str]
     options: tuple[tuple[tuple[Result, ...], ...], ...]
     """By open node, the results that may come."""
 
     def find(self) -> Mapping[NodeId, int]:
-        return find_certain(self.search, self.state, self.scores, lambda n: self.begun.get(n, ""))
+        return find_certain(self.search, self.state, self.scores, lambda n: self.written.get(n, ""))
 
     def complete(self) -> Iterator[LevelState]:
         """Yield the state after each completion of the level."""
@@ -122,17 +122,17 @@ def make_case(kind: type[Stepwise], draw: Random) -> Case:
     num_growing = draw.randint(0, min(2 if budget is None else 1, len(order)))
     num_unscored = draw.randint(0, min(MOST_OPEN - num_growing, len(order) - num_growing))
     growing, unscored = order[:num_growing], order[num_growing:][:num_unscored]
-    begun: dict[NodeId, str] = {}
+    written: dict[NodeId, str] = {}
     for node in state.level:
         if node not in growing:
             state = search.tell(state, finish(node, 0.2))[0]
     options: list[tuple[tuple[Result, ...], ...]] = []
     for node in growing:
-        begun[node] = draw.choice(("", "a", "b"))
+        written[node] = draw.choice(("", "a", "b"))
         lengths = LENGTHS if budget is not None else LENGTHS[:1]
-        texts = [text for text in TEXTS if text.startswith(begun[node])]
+        texts = [text for text in TEXTS if text.startswith(written[node])]
         made: list[tuple[Result, ...]] = []
-        for text, length in product([*texts, f"{begun[node]} {node}"], lengths):
+        for text, length in product([*texts, f"{written[node]} {node}"], lengths):
             step = write(state, node, text, length, ends=False)
             made += [(step, Scored(node=node, scores=(score,))) for score in GRID]
         made += [
@@ -145,7 +145,7 @@ def make_case(kind: type[Stepwise], draw: Random) -> Case:
     if not growing and draw.random() < 0.5:  # told to the search, which waits for the others
         told = [Scored(node=node, scores=s) for node, s in scores.items()] if unscored else []
         state = reduce(lambda at, result: search.tell(at, result)[0], told, state)
-    return Case(search, state, scores, begun, tuple(options))
+    return Case(search, state, scores, written, tuple(options))
 
 
 CASES = 60
@@ -172,7 +172,7 @@ NO_CHILDREN: Mapping[str, int] = {}
 
 def play(search: Stepwise, *levels: Mapping[str, float | None]) -> LevelState:
     """Tell the search levels of nodes, by their texts in the order of their ids. None: the last
-    level's node is not scored, or has only begun to write a text that ends with dots."""
+    level's node is not scored, or has only written to write a text that ends with dots."""
     state, _ = search.start(PROBLEM, 0, Limits(max_path_tokens=100))
     for level in levels:
         nodes = dict(zip(state.level, level.items(), strict=True))

@@ -155,9 +155,9 @@ class Beam:
     @property
     def num_wanted(self) -> int:
         """Certain children that run or can run."""
-        begun = self.drafts[: self.num_certain]
-        can_run = sum(d.state in (_S.PAUSED, _S.RUNNING) for d in begun)
-        return can_run + self.num_certain - len(begun)
+        started = self.drafts[: self.num_certain]
+        can_run = sum(d.state in (_S.PAUSED, _S.RUNNING) for d in started)
+        return can_run + self.num_certain - len(started)
 
     def draft(self, child: int) -> Draft:
         """Create the paused draft of a child, without tokens."""

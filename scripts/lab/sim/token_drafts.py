@@ -1,15 +1,14 @@
 """Drafts tokens of the simulated generator's requests, as `engine/vllm/inside/token_drafts.py` does
 in vLLM's scheduler: by the same rules and the same code, with the simulated time of the steps.
 
-Only where the model writes real texts: made-up words repeat by chance alone. The model has no
-probabilities of other tokens, so of several followers the one with the highest count is drafted,
-where a real engine lets the noise choose. The lookup itself takes no simulated time.
+Only where the model writes real texts: made-up words repeat by chance alone. The lookup itself
+takes no simulated time.
 """
 
 from collections.abc import Mapping, Sequence
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
+from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -73,11 +72,14 @@ class TokenDrafts:
         )
 
     def note_step(self, batch: Sequence[Slice], took_s: float) -> None:
-        rows = sum(len(work.sequence.draft) for work in batch)
-        self.counters["drafted_tokens"] += rows
-        self.counters["drafted_steps"] += rows > 0
-        if sum(work.new for work in batch) == len(batch) + rows:  # no prompt was computed
-            self._costs.note(len(batch), rows, took_s)
+        count_step(
+            self.counters,
+            self._costs,
+            sequences=len(batch),
+            drafted=sum(len(work.sequence.draft) for work in batch),
+            computed=sum(work.new for work in batch),
+            seconds=took_s,
+        )
 
     def advance(self, job: Job) -> bool:
         """Let a job draw its tokens of a step: one, and one more behind each drafted token that was

@@ -25,6 +25,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from flashedge.engine.vllm.inside import token_drafts
 from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
 from flashedge.engine.vllm.inside.token_drafts import (
     LAST_PROMPTS,
@@ -32,7 +33,7 @@ from flashedge.engine.vllm.inside.token_drafts import (
     find_new,
     may_draft,
 )
-from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
+from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts, count_step
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
 
 SOURCES = "_flashedge_sources"
@@ -43,9 +44,7 @@ _SCHEDULED = "_flashedge_scheduled_s"
 _PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
 """A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
 COUNTERS = (
-    "drafted_tokens",  # rows that steps computed for drafted tokens
-    "accepted_tokens",  # drafted tokens that were drawn
-    "drafted_steps",  # engine steps with drafted tokens
+    *token_drafts.COUNTERS,
     "cut_steps",  # requests' steps that ended before the last token that an engine step drew
 )
 
@@ -166,14 +165,17 @@ class CardDrafts:
             if drawn:
                 self._rates.note(_PLACES[: len(guesses)], drawn - 1)
                 self.counters["accepted_tokens"] += drawn - 1
-        rows, sequences = sum(map(len, drafted.values())), len(scheduled.num_scheduled_tokens)
-        self.counters["drafted_tokens"] += rows
-        self.counters["drafted_steps"] += rows > 0
         # While the step before was computed, this one waited.
         began_s = max(scheduled.__dict__[_SCHEDULED], self._updated_s)
         self._updated_s = self._clock()
-        if sequences and scheduled.total_num_scheduled_tokens == sequences + rows:  # no prompt
-            self._costs.note(sequences, rows, self._updated_s - began_s)
+        count_step(
+            self.counters,
+            self._costs,
+            sequences=len(scheduled.num_scheduled_tokens),
+            drafted=sum(map(len, drafted.values())),
+            computed=scheduled.total_num_scheduled_tokens,
+            seconds=self._updated_s - began_s,
+        )
         open_requests = self._scheduler.requests
         if len(self._sources) > len(open_requests):
             kept = self._sources.items()

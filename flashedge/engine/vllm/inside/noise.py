@@ -166,12 +166,12 @@ class TokenDrawer:
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         self._device = device
         self._token_hashes: torch.Tensor | None = None
-        is_plain = read_config(vllm_config).get(PLAIN_SAMPLING, False)
+        has_kernels = not read_config(vllm_config).get(PLAIN_SAMPLING, False)
         self.kernel: Sampler | None = None
         self._draw, self._hash_tokens = naive.sample, naive.hash_tokens
-        if device.type == "cuda" and not is_plain:
+        if device.type == "cuda" and has_kernels:
             self.kernel = load_kernel(vllm_config.model_config.get_vocab_size(), device)
-        elif device.type == "cpu" and not is_plain:
+        elif device.type == "cpu" and has_kernels:
             self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:

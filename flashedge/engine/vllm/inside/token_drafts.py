@@ -29,7 +29,7 @@ from flashedge.engine.vllm.inside.keys import (
     read_args,
 )
 from flashedge.engine.vllm.inside.noise import is_plain
-from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
+from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -233,11 +233,14 @@ class TokenDrafts:
         for name in scheduled.num_scheduled_tokens:
             if (known := self._requests.get(name)) is not None:
                 self._count_drawn(known, drafted.get(name, ()))
-        rows, sequences = sum(map(len, drafted.values())), len(scheduled.num_scheduled_tokens)
-        self.counters["drafted_tokens"] += rows
-        self.counters["drafted_steps"] += rows > 0
-        if scheduled.total_num_scheduled_tokens == sequences + rows:  # no prompt was computed
-            self._costs.note(sequences, rows, time.perf_counter() - self._began_s)
+        count_step(
+            self.counters,
+            self._costs,
+            sequences=len(scheduled.num_scheduled_tokens),
+            drafted=sum(map(len, drafted.values())),
+            computed=scheduled.total_num_scheduled_tokens,
+            seconds=time.perf_counter() - self._began_s,
+        )
 
     def _count_drawn(self, known: Drafted, guesses: Collection[int]) -> None:
         tokens = known.request._all_token_ids
