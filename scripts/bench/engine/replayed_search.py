@@ -108,10 +108,17 @@ class Servers:
     def __init__(self, generator: httpx.AsyncClient, verifier: httpx.AsyncClient) -> None:
         self._generator, self._verifier = generator, verifier
 
-    async def serve_levels(self, levels: list[list[Node]]) -> None:
+    async def serve_levels(self, levels: list[list[Node]]) -> tuple[float, float]:
+        """Returns the seconds of the generator and of the verifier."""
+        generate_s = verify_s = 0.0
         for nodes in levels:
+            began = time.perf_counter()
             await asyncio.gather(*(self._draw(seed, node) for seed, node in enumerate(nodes)))
+            drawn = time.perf_counter()
             await asyncio.gather(*(self._score(node) for node in nodes if node.is_scored))
+            generate_s += drawn - began
+            verify_s += time.perf_counter() - drawn
+        return generate_s, verify_s
 
     async def _draw(self, seed: int, node: Node) -> None:
         body = {"model": MODEL, "prompt": list(node.path), "max_tokens": len(node.ids)}
@@ -162,9 +169,9 @@ class Loops:
                 (self.trees / name).write_bytes(gzip.compress(json.dumps(found).encode()))
         if self.servers is None:
             return runs
-        began = time.perf_counter()
-        await self.servers.serve_levels(levels)
-        return {**runs, SERVERS: Run(seconds=time.perf_counter() - began)}
+        took = await self.servers.serve_levels(levels)
+        served = Run(seconds=sum(took), generate_s=took[0], verify_s=took[1])
+        return {**runs, SERVERS: served}
 
 
 def read_run(found: Mapping[str, Any], levels: list[list[Node]], seconds: float) -> Run:
@@ -194,13 +201,13 @@ def summarize(rows: Sequence[Mapping[str, Run]], way: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "seconds": round(sum(run.seconds for run in of), 3),
         "median_s": round(median(run.seconds for run in of), 3),
+        "generate_s": round(sum(run.generate_s for run in of), 3),
+        "verify_s": round(sum(run.verify_s for run in of), 3),
     }
     if SERVERS in rows[0]:
         found["by_servers"] = [round(x, 3) for x in compare_seconds(rows, way, SERVERS)]
     if way != SERVERS:
         found |= {
-            "generate_s": round(sum(run.generate_s for run in of), 3),
-            "verify_s": round(sum(run.verify_s for run in of), 3),
             "tokens": sum(run.tokens for run in of),
             "in_a_row": sum(run.in_a_row for run in of),
             "ms_a_step": round(

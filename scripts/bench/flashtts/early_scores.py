@@ -17,24 +17,14 @@ from typing import Any
 
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
+from scripts.bench.flashtts.kv_rig import Rig, rig
 from scripts.lab.benchmark.live import parse_budget
 from scripts.lab.statistics import interval
 
 Seconds = tuple[float, float]  # all of a run, waiting for scores
-
-
-async def time_search(here: Rig, spec: Request, *, early: bool) -> tuple[Outcome, Seconds]:
-    engines = here.build_engines(Optimizations(speculation=False, early_scores=early))
-    await forget_kv(here.pair)
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    outcome, driver, _ = await drive_search(engines, spec)
-    return outcome, (clock() - began, driver.scoring.waiting.seconds)
 
 
 async def measure_cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, Any]:
@@ -44,9 +34,10 @@ async def measure_cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> di
         spec = Request(problem=text, pair="bundled", n=n, seed=problem.index)
         trees = []
         for early in (False, True) if problem.index % 2 else (True, False):
-            outcome, seconds = await time_search(here, spec, early=early)
-            found[early].append(seconds)
-            trees.append(outcome)
+            way = Optimizations(speculation=False, early_scores=early)
+            run = await here.search(spec, way)
+            found[early].append((run.seconds, run.verify_s))
+            trees.append(run.outcome)
         if trees[0] != trees[1]:
             raise SystemExit(f"problem {problem.index}, n = {n}: the trees differ")
     ratios = [late[0] / soon[0] for late, soon in zip(found[False], found[True], strict=True)]

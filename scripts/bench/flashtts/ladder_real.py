@@ -25,18 +25,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Problem
+from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
+from scripts.bench.flashtts.kv_rig import Rig, rig
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.ladder import ALL, Rung, compute_goodput
+from scripts.lab.benchmark.ladder import ALL, Rung
 from scripts.lab.benchmark.live import LiveRun, RunKey, compare_runs, grade_answers, parse_budget
 from scripts.lab.cli import file_digest
 
@@ -63,7 +62,7 @@ class Ladder:
         self._strategy = strategy
 
     async def run(self, key: RunKey, problem: FileProblem) -> LadderRun:
-        rung, clock = BY_NAME[key.rung], asyncio.get_running_loop().time
+        rung = BY_NAME[key.rung]
         spec = Request(
             problem=Problem.from_text(problem.text),
             pair="bundled",
@@ -71,35 +70,24 @@ class Ladder:
             n=key.n,
             seed=problem.index,
         )
-        done_s: dict[NodeId, float] = {}
         async with self._memory(rung) as manager:
-            await forget_kv(self._here.pair)
-            before, began = await self._preemptions(), clock()
-
-            def note(event: Event) -> None:
-                if isinstance(event, NodesMarked) and event.status == "complete":
-                    done_s.update(dict.fromkeys(event.nodes, clock() - began))
-
-            engines = self._here.build_engines(rung.optimizations, manager)
-            outcome, driver, record = await drive_search(engines, spec, note)
-            seconds, after = clock() - began, await self._preemptions()
-        tree, did = outcome.tree, driver.speculation
+            run = await self._here.search(spec, rung.optimizations, manager)
         return LadderRun(
             **key._asdict(),
-            seconds=seconds,
-            generate_s=driver.generating.seconds,
-            verify_s=driver.scoring.waiting.seconds,
-            goodput=compute_goodput([tree[node].path_tokens for node in done_s], done_s.values()),
-            answer=outcome.finish.answer,
-            tree=digest_tree(tree),
-            tree_tokens=tree.committed_tokens,
-            reuse=driver.scoring.cached_tokens / max(1, driver.scoring.tokens),
-            steps=len(tree.nodes) - 1,
-            kept_steps=did.kept_steps,
-            drawn_tokens=did.drawn_tokens,
-            preemptions=after - before,
-            split_moves=record.get("split_moves", 0),
-            offloads=record.get("offloads", 0),
+            seconds=run.seconds,
+            generate_s=run.generate_s,
+            verify_s=run.verify_s,
+            goodput=run.goodput,
+            answer=run.outcome.finish.answer,
+            tree=digest_tree(run.tree),
+            tree_tokens=run.tree.committed_tokens,
+            reuse=run.reuse,
+            steps=len(run.tree.nodes) - 1,
+            kept_steps=run.did.kept_steps,
+            drawn_tokens=run.did.drawn_tokens,
+            preemptions=run.counters["preemptions"],
+            split_moves=run.record.get("split_moves", 0),
+            offloads=run.record.get("offloads", 0),
         )
 
     @asynccontextmanager
@@ -110,10 +98,6 @@ class Ladder:
             return
         await self._here.give_halves()
         yield None
-
-    async def _preemptions(self) -> int:
-        pair = self._here.pair
-        return (await pair.generator.view()).preemptions + (await pair.verifier.view()).preemptions
 
 
 def digest_tree(tree: Tree) -> str:

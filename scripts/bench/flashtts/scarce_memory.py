@@ -17,7 +17,6 @@ shuffled order; those that --minutes does not leave time for are left out. The l
 """
 
 import argparse
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -35,8 +34,8 @@ from flashedge.scheduling.prefix_order import (
     order_by_prefix,
     order_by_sweep,
 )
-from flashedge.search.tree import Tree
 from scripts.bench.daemon import report
+from scripts.bench.flashtts.ladder_real import digest_tree
 from scripts.bench.flashtts.orders import random_order
 from scripts.bench.flashtts.study import WORKERS, build_cell, format_table
 from scripts.lab.benchmark.ladder import Rung
@@ -117,14 +116,6 @@ def build_long_bench(n: int, kv_bytes: int, problems: int) -> Bench:
         setup=replace(found.setup, device=device, kv_bytes=kv_bytes, limits=limits),
         search=replace(found.search, max_path_tokens=PATH_TOKENS),
     )
-
-
-def digest_tree(tree: Tree) -> str:
-    nodes = [
-        (node.id, node.parent, node.segment and node.segment.token_ids, node.scores, node.status)
-        for node in tree.nodes.values()
-    ]
-    return hashlib.sha256(repr(nodes).encode()).hexdigest()[:16]
 
 
 def run_problem(problems: int, task: Task) -> dict[str, Any]:

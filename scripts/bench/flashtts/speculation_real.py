@@ -24,26 +24,15 @@ import argparse
 import asyncio
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from statistics import mean, median
 
-from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.config import load_config
-from flashedge.engine.vllm.pair import VllmPair
-from flashedge.events import Event, NodesMarked
-from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
-from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Problem, Speculation
+from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
-from scripts.bench.flashtts.kv_rig import forget_kv
+from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, rig
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.ladder import compute_goodput
 
 WAYS = {
     "off": Optimizations(speculation=False, token_drafts=False),
@@ -53,71 +42,19 @@ WAYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One search. `counters` is by how much those of the engine grew."""
-
-    tree: Tree
-    seconds: float
-    generate_s: float
-    verify_s: float
-    goodput: float
-    did: Speculation
-    counters: Mapping[str, int]
+async def limit_kv(here: Rig, tokens: int | None) -> None:
+    """Bound the generator's KV to so many tokens. None removes the bound."""
+    view = await here.pair.generator.view()
+    blocks = view.blocks_total if tokens is None else tokens // view.block_tokens
+    await here.pair.generator.budget(blocks * view.block_bytes)
 
 
-class Bench:
-    """Searches on a pair whose caches are emptied before each search."""
-
-    def __init__(self, pair: VllmPair) -> None:
-        self._pair = pair
-        self._grader = MathGrader()
-        self._searches = 0
-
-    async def search(self, spec: Request, way: Optimizations) -> Run:
-        await forget_kv(self._pair)
-        loop = asyncio.get_running_loop()
-        self._searches += 1
-        engines = build_engines(way, self._pair, grader=self._grader)
-        engines = replace(engines, program=f"search-{self._searches}")
-        before, done_s = await self._counters(), dict[NodeId, float]()
-        began = loop.time()
-
-        def note(event: Event) -> None:
-            if isinstance(event, NodesMarked) and event.status == "complete":
-                done_s.update(dict.fromkeys(event.nodes, loop.time() - began))
-
-        prompt = self._pair.generator.codec.encode_chat(spec.problem.messages)
-        driver = Driver(build_search(spec), spec, prompt, engines, note)
-        tree = (await driver.run()).tree
-        seconds, after = loop.time() - began, await self._counters()
-        return Run(
-            tree=tree,
-            seconds=seconds,
-            generate_s=driver.generating.seconds,
-            verify_s=driver.scoring.waiting.seconds,
-            goodput=compute_goodput([tree[node].path_tokens for node in done_s], done_s.values()),
-            did=driver.speculation,
-            counters={name: after[name] - before[name] for name in after},
-        )
-
-    async def budget(self, tokens: int | None) -> None:
-        """Bound the generator's KV to so many tokens. None removes the bound."""
-        view = await self._pair.generator.view()
-        blocks = view.blocks_total if tokens is None else tokens // view.block_tokens
-        await self._pair.generator.budget(blocks * view.block_bytes)
-
-    async def _counters(self) -> Mapping[str, int]:
-        view = await self._pair.generator.view()
-        return {
-            **await self._pair.generator.process.call("get_counters"),
-            **view.token_drafts,
-            "preemptions": view.preemptions,
-        }
+Runs = Sequence[Sequence[TimedSearch]]
+"""(problems, repeats)"""
 
 
-def summarize(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:
-    """Compare runs with those without speculation. off, runs: (problems, repeats)."""
+def summarize(off: Runs, runs: Runs) -> dict[str, object]:
+    """Compare runs with those without speculation."""
     firsts = [repeats[0] for repeats in runs]
     steps = sum(len(run.tree.nodes) - 1 for run in firsts)
     drawn = sum(run.did.drawn_tokens for run in firsts)
@@ -148,49 +85,43 @@ def summarize(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> di
     }
 
 
-def _sum_medians(runs: Sequence[Sequence[Run]], name: str) -> float:
+def _sum_medians(runs: Runs, name: str) -> float:
     return float(sum(median(getattr(run, name) for run in repeats) for repeats in runs))
 
 
 async def measure_ways(
-    bench: Bench, chosen: Sequence[Problem], n: int, repeats: int
-) -> dict[str, list[list[Run]]]:
+    here: Rig, chosen: Sequence[Problem], n: int, repeats: int
+) -> dict[str, list[list[TimedSearch]]]:
     """Measure every way. way -> (problems, repeats) runs."""
-    runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
+    runs: dict[str, list[list[TimedSearch]]] = {name: [[] for _ in chosen] for name in WAYS}
     names = list(WAYS)
-    await bench.search(Request(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["both"])
+    await here.search(Request(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["both"])
     for index, problem in enumerate(chosen):
         spec = Request(problem=problem, pair="bundled", n=n, seed=index)
         order = rotate(names, index)
         for name in (order if index % 2 else order[::-1]) * repeats:
-            runs[name][index].append(await bench.search(spec, WAYS[name]))
+            runs[name][index].append(await here.search(spec, WAYS[name]))
     return runs
 
 
 async def run_benchmark(asked: argparse.Namespace) -> None:
-    config = load_config(environ={"FLASHEDGE_HOME": tempfile.mkdtemp()})
-    pair = VllmPair(find_pair("bundled", config), config)
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     figures: dict[str, object] = {}
     load = os.getloadavg()[0]
-    await pair.start()
-    try:
-        bench = Bench(pair)
+    async with rig(512 << 20, state_dir=tempfile.mkdtemp()) as here:
         for memory, tokens in (("ample", None), ("tight", asked.tight)):
             if memory == "tight" and tokens is None:
                 continue
-            await bench.budget(tokens)
+            await limit_kv(here, tokens)
             for n in asked.n:
-                runs = await measure_ways(bench, chosen, n, asked.repeats)
+                runs = await measure_ways(here, chosen, n, asked.repeats)
                 for name in WAYS:
                     case = f"{memory} n={n} {name}"
                     figures[case] = summarize(runs["off"], runs[name])
                     print(case, figures[case], flush=True)
-        await bench.budget(None)
-        view = await pair.generator.view()
+        await limit_kv(here, None)
+        view = await here.pair.generator.view()
         figures["blocks_left"] = view.blocks_used
-    finally:
-        await pair.stop()
     report(
         problems=len(chosen),
         repeats=asked.repeats,

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
@@ -31,6 +32,7 @@ async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -
         for seed, p in enumerate(read_problems("heldout", count))
     ]
     async with rig(kv_bytes) as here:
+        way = Optimizations.from_features(here.config.features, separate_processors=False)
         splits = await sweep_shares(here, shares)
         seconds: dict[str, list[float]] = defaultdict(list)
         curves: object = None
@@ -39,12 +41,15 @@ async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -
             for name, forced in {**splits, CHOSEN: None}.items():
                 async with here.run_manager(forced) as manager:
                     for index, spec in enumerate(specs):
-                        timed = await here.search(manager, spec)
+                        timed = await here.search(spec, way, manager)
                         if number == index == 0:
                             print_search(name, timed)
                         seconds[name].append(timed.seconds)
                         if name == CHOSEN:
-                            curves, moves = timed.record["curves"], moves + timed.moves
+                            curves, moves = (
+                                timed.record["curves"],
+                                moves + timed.record["split_moves"],
+                            )
     medians = {name: median(found) for name, found in seconds.items()}
     chosen_s = medians.pop(CHOSEN)
     best, worst = min(medians.values()), max(medians.values())
