@@ -23,18 +23,17 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from flashedge.config import load_config
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.files.problems import read_labelled
-from scripts.bench.daemon import CLI, DATA, ROOT, report
+from scripts.bench.daemon import CLI, DATA, report
 from scripts.bench.engine.decode_steps import (
     SERVERS,
     STEPS,
@@ -43,17 +42,10 @@ from scripts.bench.engine.decode_steps import (
     time_engines,
 )
 from scripts.bench.engine.replayed_search import Loops, Servers, measure
-from scripts.bench.engine.served_pair import (
-    MODEL,
-    ServedPair,
-    Server,
-    connect,
-    find_served_pair,
-    serve,
-)
-from scripts.card.machine import describe_machine
+from scripts.bench.engine.served_pair import MODEL, ServedPair, connect, find_served_pair
+from scripts.card.results import BUNDLED, Results, make_folder, parse_options
 
-BUNDLED, VERIFIER = "bundled", "verifier"
+VERIFIER = "verifier"
 RUNNERS = ("serve", "first runner")
 """The `vllm serve` whose steps are measured. Each further one makes all starts longer."""
 
@@ -98,31 +90,6 @@ REHEARSED: dict[str, Any] = {
 }
 
 
-class Results:
-    """The figures of all parts, written whenever one is known."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._path = plan.output / "first_light.json"
-        self._began = time.monotonic()
-        self.found: dict[str, Any] = {"machine": describe_machine(), "pair": plan.pair}
-        self.failed: list[str] = []
-
-    def add(self, part: str, figures: Any) -> None:
-        self.found[part] = figures
-        self.found["seconds"] = round(time.monotonic() - self._began, 1)
-        self._path.write_text(json.dumps(self.found, indent=1))
-        print(f"{self.found['seconds']:7.1f} s  {part}: {json.dumps(figures)}", flush=True)
-
-    @asynccontextmanager
-    async def part(self, name: str) -> AsyncIterator[None]:
-        """Note an error of the block, and go on."""
-        try:
-            yield
-        except Exception as error:
-            self.failed.append(name)
-            self.add(f"{name} failed", repr(error)[-1500:])
-
-
 async def measure_all(plan: Plan, results: Results) -> None:
     async with results.part("doctor"):
         results.add("doctor", read_doctor())
@@ -147,7 +114,12 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
                     first, pair, plan, results, part, home=name, **settings
                 )
 
-        servers = (start_server(stack, clients, *item, plan, results) for item in wanted.items())
+        servers = (
+            results.start_servers(
+                stack, f"vllm serve, {name}", {name: server}, plan.output, clients
+            )
+            for name, server in wanted.items()
+        )
         await asyncio.gather(start_pair("pair"), *servers)
         await start_pair("other", **plan.other)  # last: if memory is short, it alone fails
 
@@ -215,27 +187,6 @@ async def start_ours(
     return await stack.enter_async_context(connect(daemon.url))
 
 
-async def start_server(
-    stack: AsyncExitStack,
-    clients: dict[str, httpx.AsyncClient],
-    name: str,
-    server: Server,
-    plan: Plan,
-    results: Results,
-) -> None:
-    """Start a `vllm serve`, and put its client among the others. One that fails is left out."""
-    async with results.part(f"vllm serve, {name}"):
-        began = time.monotonic()
-        found = await stack.enter_async_context(serve({name: server}, plan.output))
-        clients.update(found)
-        results.add(f"vllm serve, {name}", round(time.monotonic() - began, 1))
-
-
-def make_folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
 def read_doctor() -> Any:
     done = subprocess.run([*CLI, "doctor", "--json"], capture_output=True, text=True, check=False)
     return json.loads(done.stdout)
@@ -251,23 +202,13 @@ def read_memory() -> list[str]:
 
 
 def parse_plan() -> Plan:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pair", help="default: the setting `pair`")
-    parser.add_argument("--problems", type=Path, help="JSON lines of problem and answer")
-    parser.add_argument("--output", type=Path, help="default: runs/first-light-PAIR")
-    parser.add_argument("--kv-bytes", type=int, default=6 << 30, help="of each engine of PAIR")
-    parser.add_argument("--rehearse", action="store_true", help="on a CPU, with the bundled pair")
-    asked = parser.parse_args()
-    if not asked.rehearse and runs_on_cpu():
-        parser.error("this machine has no card; --rehearse runs every part on the CPU")
-    pair = BUNDLED if asked.rehearse else load_config({"pair": asked.pair}).pair
-    if asked.problems is None and pair != BUNDLED:
-        parser.error(f"--problems is needed: the pair {pair} has no problems of its own")
+    parser = argparse.ArgumentParser()
+    asked = parse_options(__doc__.splitlines()[0], "first-light", parser)
     return Plan(
-        pair=pair,
-        problems=(asked.problems or DATA / "heldout.jsonl").resolve(),
-        output=make_folder((asked.output or ROOT / "runs" / f"first-light-{pair}").resolve()),
-        kv_bytes=1 << 28 if asked.rehearse else asked.kv_bytes,
+        pair=asked.pair,
+        problems=asked.problems,
+        output=asked.output,
+        kv_bytes=asked.kv_bytes,
         **(REHEARSED if asked.rehearse else {}),
     )
 
@@ -275,7 +216,7 @@ def parse_plan() -> Plan:
 def main() -> None:
     plan = parse_plan()
     shutil.rmtree(plan.home, ignore_errors=True)  # else an earlier run's compiled code is kept
-    results = Results(plan)
+    results = Results(plan.output / "first_light.json", plan.pair)
     with time_engines(plan.output):
         asyncio.run(measure_all(plan, results))
     report(passed=not results.failed, failed=results.failed, output=str(plan.output))

@@ -12,7 +12,7 @@ import pytest
 from flashedge.cli.doctor import BAD, GOOD
 from scripts.bench.engine.replayed_search import read_levels, read_run
 from scripts.bench.engine.served_pair import Server, build_command, find_served_pair
-from scripts.card import first_light, validate
+from scripts.card import validate
 from scripts.card.parts import (
     Part,
     Plan,
@@ -24,6 +24,7 @@ from scripts.card.parts import (
     find_unequal_rungs,
     list_parts,
 )
+from scripts.card.results import Results
 from tests.support.paths import ROOT
 
 
@@ -169,8 +170,7 @@ def test_a_tree_is_read_as_requests_level_by_level() -> None:
 def test_a_part_that_fails_leaves_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = first_light.Plan(pair="p", problems=tmp_path, output=tmp_path, kv_bytes=1)
-    results = first_light.Results(plan)
+    results = Results(tmp_path / "found.json", "p")
 
     async def measure() -> None:
         async with results.part("first"):
@@ -178,7 +178,7 @@ def test_a_part_that_fails_leaves_the_others(
         results.add("second", {"seconds": 1.0})
 
     asyncio.run(measure())
-    written = json.loads((tmp_path / "first_light.json").read_text())
+    written = json.loads((tmp_path / "found.json").read_text())
     assert written["first failed"] == "KeyError('no such server')"
     assert written["second"] == {"seconds": 1.0}
     assert results.failed == ["first"]
