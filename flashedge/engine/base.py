@@ -216,9 +216,6 @@ class Speculator(Protocol):
     EngineDead: a dead engine has no drafts.
     """
 
-    flat_batch: int
-    """See `BatchView.flat_batch`. It may be set at any time."""
-
     async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
         """The run's drafts that have reached the end of their step."""
 

@@ -24,7 +24,7 @@ from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import CardUser, CardWatch, find_own_pids, read_card_users
-from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines, set_flat_batch
+from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
@@ -233,7 +233,6 @@ class ServedPair:
             log.warning("KV memory stays as planned, since no speed is known: %s", error.line)
             return
         self._kv_manager = await build_manager(pair, generator, verifier, curves, config)
-        set_flat_batch(generator.speculator, curves.generator, config)
         self.capacity = await measure_capacity(
             generator,
             verifier,

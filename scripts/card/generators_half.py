@@ -112,7 +112,6 @@ class Bench:
             here = await stack.enter_async_context(
                 rig(size, self._pair, features=features, state_dir=home)
             )
-            here.pair.generator.speculator.flat_batch = self._asked.flat
             request = self._build_request(self._cells[0][1], WARM_UP)
             run = await here.search(request, WAYS[ALL])
             self._first[request.n, WARM_UP] = run.outcome
@@ -315,9 +314,6 @@ async def measure_all(asked: argparse.Namespace, results: Results) -> list[dict[
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=13.0, help="searches end by then")
-    parser.add_argument(
-        "--flat", type=int, default=0, help="batch that drafts may fill; 0: as without a profile"
-    )
     asked = parse_options(__doc__.splitlines()[0], "generators-half", parser)
     (asked.output / "searches.jsonl").unlink(missing_ok=True)
     results = Results(asked.output / "generators_half.json", asked.pair)

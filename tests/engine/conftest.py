@@ -27,6 +27,7 @@ from flashedge.models.specs import ModelSpec
 from flashedge.runtime.drive.engines import Engines
 from flashedge.types import Problem
 from scripts.bench.daemon import Daemon, start_daemon
+from scripts.lab.scheduler_pair import SchedulerPair
 from tests.support.guarded_pages import KV_MEMORY
 from tests.support.tiny_checkpoints import POSITIONS
 from tests.support.tool_caller import make_pairs
@@ -86,7 +87,7 @@ def make_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(scope="session")
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
     config = load_config(environ=make_environ(tmp_path_factory))
-    async with started(VllmPair(find_pair("bundled", config), config)) as engines:
+    async with started(SchedulerPair(find_pair("bundled", config), config)) as engines:
         yield engines
 
 
@@ -105,7 +106,7 @@ def stock(pair: VllmPair, engines: Engines) -> Engines:
     return twins.switch(score_once=False)
 
 
-class MappedPair(VllmPair):
+class MappedPair(SchedulerPair):
     """Engines whose KV memory is mapped in granules of half a MiB, as on a card.
 
     A step that touches memory that is not mapped ends the engine's process.

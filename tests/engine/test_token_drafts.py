@@ -21,6 +21,7 @@ from flashedge.engine.vllm.serving.tagged_client import tag_params
 from flashedge.runtime.drive.engines import Engines
 from flashedge.search.step_rules import EntropyRule
 from flashedge.types import STRATEGIES, FinishReason, Problem, Sampling
+from scripts.lab.scheduler_pair import FORCED
 from tests.engine.conftest import started
 from tests.engine.test_speculation_on_vllm import count_growth
 from tests.support.engine_rig import (
@@ -33,7 +34,6 @@ from tests.support.engine_rig import (
     settle,
     squeezed,
 )
-from tests.support.forced_drafts import SCHEDULER
 from tests.support.runtime_rig import drive
 from tests.support.small_searches import spec_of
 
@@ -44,7 +44,7 @@ IDS = itertools.count()
 
 
 def build_forced(generator: VllmGenerator, **options: Any) -> VllmGenerator:
-    extra = {"scheduler_cls": SCHEDULER}
+    extra = {"scheduler_cls": FORCED}
     return VllmGenerator(replace(generator.options, extra=extra, **options), generator.codec)
 
 

@@ -5,7 +5,6 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,12 +14,7 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import (
-    BatchView,
-    count_places,
-    count_slots,
-    limit_drafts,
-)
+from flashedge.scheduling.speculation.draft_choice import BatchView, count_places, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 from scripts.lab.sim.clock import run_virtual
@@ -52,7 +46,6 @@ CONFIGS = st.builds(
     max_num_seqs=st.sampled_from([3, 16, 256]),
     max_batched_tokens=st.sampled_from([24, 2048]),
     stream_interval=st.sampled_from([1, 5]),
-    flat_batch=st.sampled_from([0, 64]),
 )
 ENGINE = st.integers(0, 1)
 MISHAPS = st.one_of(
@@ -148,14 +141,14 @@ class BoardMachine(RuleBasedStateMachine):
             granularity=Granularity(max_tokens=4),
             max_drafts=max_drafts,
         )
-        self.beams.append(self.board.add_beam(continuation, SAMPLING))
+        self.beams.append(self.board.add_beam(continuation, (), -1, SAMPLING)[0])
 
     def one(self, data: st.DataObject, found: list[Any]) -> Any:
         return data.draw(st.sampled_from(found)) if found else None
 
     @property
     def generating(self) -> list[Beam]:
-        return [beam for beam in self.beams if beam.path is None]
+        return [beam for beam in self.beams if not beam.path]
 
     @rule(data=st.data(), reason=st.sampled_from(FinishReason))
     def finish(self, data: st.DataObject, reason: FinishReason) -> None:
@@ -173,23 +166,23 @@ class BoardMachine(RuleBasedStateMachine):
         waiting=st.integers(0, 1),
         most=st.integers(0, 12),
         spare=st.integers(0, 30),
-        flat=st.sampled_from([0, 0, 4, 20]),
+        sequence_s=st.sampled_from([0.0, 0.01, 1.0]),
     )
-    def plan(self, waiting: int, most: int, spare: int, flat: int) -> None:
+    def plan(self, waiting: int, most: int, spare: int, sequence_s: float) -> None:
         standard = len(self.generating)
-        limits = {"max_running": standard + most, "spare_blocks": spare, "flat_batch": flat}
-        view = BatchView(running=standard, waiting=waiting, **limits)
+        view = BatchView(
+            running=standard,
+            waiting=waiting,
+            max_running=standard + most,
+            spare_blocks=spare,
+            base_s=1.0,
+            sequence_s=sequence_s,
+        )
         before = self.board.running
         plan = self.board.plan(view)
         assert set(plan.pause) <= set(before)
         assert set(self.board.running) == (set(before) - set(plan.pause)) | set(plan.run)
-        left = sum(beam.path is not None for beam in self.beams)
-        slots, places = count_slots(view, left, len(before)), count_places(view, len(before))
-        guesses = [draft for draft in self.board.running if not draft.is_certain]
-        assert len(guesses) <= slots <= places <= most
-        assert len(self.board.running) <= places
-        if guesses and len(self.board.running) > slots:
-            pytest.fail("a guess takes the place of a certain draft, or one beyond its slots")
+        assert len(self.board.running) <= count_places(view, len(before)) <= most
         waited_for = {(b.continuation.run, b.continuation.level) for b in self.generating}
         for draft in self.board.running:
             assert (draft.continuation.run, draft.continuation.level) in waited_for
@@ -226,7 +219,9 @@ class BoardMachine(RuleBasedStateMachine):
         assert set(dropped) == set(drafts) - set(kept)
         for draft in kept:
             requested = replace(draft.continuation, level=self.level[run])
-            assert self.board.adopt(requested, draft.path, draft.seed, SAMPLING) is draft
+            beam, found = self.board.add_beam(requested, draft.path, draft.seed, SAMPLING)
+            assert found is draft
+            self.board.cancel_beam(beam)
         assert self.list_open(run) == []
 
     @rule(run=st.sampled_from("ab"))

@@ -158,8 +158,6 @@ class VllmSpeculator:
     """Implements `engine.base.Speculator`."""
 
     def __init__(self, process: EngineProcess) -> None:
-        self.flat_batch = 0
-        """Sent with each `drop_unused`, so that a restarted process gets it too."""
         self._process = process
         self._drawn: dict[str, dict[int | None, Sequence[int]]] = {}
         """The last reported numbers of drawn tokens, by run and pid."""
@@ -169,7 +167,7 @@ class VllmSpeculator:
         return tuple(CompleteDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        args = (run, list(levels), list(seeds), self.flat_batch)
+        args = (run, list(levels), list(seeds))
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
     async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from flashedge.answers.grouping import Grader, TextGroups, WordGroups
-from flashedge.config import Config
-from flashedge.engine.base import Generator, Speculator, Verifier
-from flashedge.engine.memory_plan import find_max_sequences
+from flashedge.engine.base import Generator, Verifier
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.kv.manager import (
@@ -21,9 +19,7 @@ from flashedge.runtime.kv.manager import (
     KvManager,
     RunMemory,
 )
-from flashedge.scheduling.costs import CostCurve, MeasuredCurve
 from flashedge.scheduling.prefix_order import Order, Paths, order_by_arrival, order_by_sweep
-from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.types import Judges
 
 log = logging.getLogger(__name__)
@@ -113,23 +109,3 @@ def build_engines(
         kv_manager=kv_manager,
         judges=judges,
     )
-
-
-def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
-    """Let drafts fill the generator's batch up to the largest size whose measured steps are hardly
-    slower. Without a measured curve, drafts only fill the slots that finished beams leave.
-
-    Ref: arXiv 2509.00195 §4.1.2, where the batch stays as large as the level was; ADR 8.
-    """
-    if speculator is None or not config.features.speculation:
-        return
-    if flat := find_measured_flat_batch(curve, find_max_sequences(config)):
-        speculator.flat_batch = flat
-        log.info("decode steps stay flat up to %d sequences", flat)
-
-
-def find_measured_flat_batch(curve: CostCurve, max_batch: int) -> int:
-    """Find the largest batch whose steps take about as long as those of one sequence. 0 if `curve`
-    was not measured."""
-    is_measured = isinstance(curve, MeasuredCurve)
-    return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch) if is_measured else 0

@@ -3,12 +3,11 @@
 An engine's scheduler reports what happens and asks which drafts to run. The board knows neither KV
 nor a clock, so the simulator and vLLM's scheduler share this class.
 
-    beam = board.add_beam(continuation, sampling)      a step is requested
+    beam, draft = board.add_beam(...)                  a step is requested: go on from its draft
     board.finish_beam(beam, path, ends_path=...)       it ends: its slot is free for drafts
     plan = board.plan(view)                            before each engine step
     board.append(draft, token, logprob, finish)        a running draft drew a token
     board.commit(run, level, children)                 these children will certainly be requested
-    draft = board.adopt(...)                           the next step is requested: go on from here
     board.drop_unused(run, levels, seeds)              what follows is known: forget the rest
 """
 
@@ -16,7 +15,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
-from flashedge.scheduling.speculation.draft_choice import BatchView, count_places, count_slots
+from flashedge.scheduling.speculation.draft_choice import (
+    BatchView,
+    DraftGains,
+    RequestRates,
+    count_places,
+)
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Sampling, TokenIds
 
@@ -29,23 +33,21 @@ class _BoardLevel:
 
     generating: int = 0
     """Beams whose step is being generated."""
-    finished: int = 0
-    """Beams whose step has ended: each left a slot."""
-    max_drafts: int = 0
-    """Sum of `Continuation.max_drafts` of the beams that may have children."""
     beams: list[Beam] = field(default_factory=list)
     """Finished beams that may have children."""
-    certain: list[Beam] = field(default_factory=list)
-    """Those that certainly have some."""
-    drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
-    """By path and seed."""
+    parents: dict[tuple[TokenIds, int], Beam] = field(default_factory=dict)
+    """The same, by path and by the seed of each child."""
+    ended: list[Beam] = field(default_factory=list)
+    """All whose step has ended."""
+    ended_at: int = 0
+    """The engine's steps when the last of them had ended."""
+    possible: list[tuple[float, int]] = field(default_factory=list)
+    """What might have been drafted of this level. See `DraftGains.note`."""
     is_decided: bool = False
     """Whether the search has chosen what follows, so that no beam waits any more."""
 
-    def add(self, beam: Beam, draft: Draft) -> Draft:
-        beam.drafts.append(draft)
-        self.drafts[draft.path, draft.seed] = draft
-        return draft
+    def list_drafts(self) -> list[Draft]:
+        return [draft for beam in self.beams for draft in beam.drafts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class DraftBoard:
         """Draft tokens by run."""
         self._certain: dict[str, int] = {}
         """Those of certain children."""
+        self._rates, self._gains = RequestRates(), DraftGains()
+        self._steps = 0
+        """Of the engine so far."""
         self._num_finished = 0
         """Beams that have finished so far, of all runs."""
         self._is_exhausted = False
@@ -72,39 +77,88 @@ class DraftBoard:
 
     # ------------------------------------------------------------ beams
 
-    def add_beam(self, continuation: Continuation, sampling: Sampling) -> Beam:
-        """Note that a step is requested."""
+    def add_beam(
+        self, continuation: Continuation, path: TokenIds, seed: int, sampling: Sampling
+    ) -> tuple[Beam, Draft | None]:
+        """Note that a step is requested. Returns it, and the draft that it adopts, if there is one
+        with its path, seed and sampling."""
+        beam = Beam(
+            continuation=continuation, sampling=sampling, start=len(path), began_at=self._steps
+        )
+        found, before = None, self._list_levels(continuation.run)
         level = self._levels.setdefault(continuation.key, _BoardLevel())
         level.generating += 1
-        level.max_drafts += continuation.max_drafts
+        for last in before:
+            if (parent := last.parents.get((path, seed))) is None:
+                continue
+            if not level.possible:
+                level.possible = self._list_possible(last)
+            beam.ahead = max(0, last.ended_at - parent.ended_at)
+            beam.chance = parent.chances.get(seed, 0.0)
+            for draft in parent.drafts:
+                if draft.seed == seed and draft.is_open and parent.sampling == sampling:
+                    self._close(draft, _S.ADOPTED)
+                    beam.adopted, found = len(draft.token_ids), draft
         self._is_exhausted = False
-        return Beam(continuation=continuation, sampling=sampling)
+        return beam, found
+
+    def _list_possible(self, level: _BoardLevel) -> list[tuple[float, int]]:
+        """List what might have been drafted after a level, and note it in the level's beams."""
+        found = []
+        for beam in level.beams:
+            after, ahead = beam.continuation, max(0, level.ended_at - beam.ended_at)
+            drafts = [*beam.drafts, *(beam.draft(n, self._rates) for n in beam.next_children)]
+            beam.chances = {after.seeds[draft.child]: draft.chance for draft in drafts}
+            found += [(draft.chance, ahead) for draft in drafts]
+        return found
 
     def cancel_beam(self, beam: Beam) -> None:
         """Remove a beam whose step was cancelled. Does nothing to a finished beam."""
         level = self._levels.get(beam.continuation.key)
-        if beam.path is None and level is not None:
-            level.generating -= 1
-            level.max_drafts -= beam.continuation.max_drafts
+        if not beam.path and level is not None:
+            self._end_beam(level)
 
     def finish_beam(self, beam: Beam, path: TokenIds, *, ends_path: bool) -> Draft | None:
-        """Note that the step has ended, so that its slot is free. Returns the paused, empty draft
-        of child 0, which may continue from the beam's KV, or None where nothing can be drafted."""
+        """Note that the step has ended. Returns the paused, empty draft of child 0, which may
+        continue from the beam's KV, or None where nothing can be drafted."""
         level = self._levels.get(beam.continuation.key)
-        if level is None or beam.path is not None:
+        if level is None or beam.path:
             return None
-        beam.path, beam.order = path, self._num_finished
+        beam.path, beam.order, beam.ended_at = path, self._num_finished, self._steps
         self._num_finished += 1
-        level.generating -= 1
-        level.finished += 1
-        twin = level.drafts.get((path, beam.continuation.seeds[0])) if beam.next_children else None
-        is_double = twin is not None and twin.is_open  # the beam was requested twice
-        if ends_path or not beam.next_children or is_double:
-            level.max_drafts -= beam.continuation.max_drafts
+        level.ended.append(beam)
+        self._end_beam(level)
+        if ends_path or not beam.next_children:
             return None
+        twin = level.parents.get((path, beam.continuation.seeds[0]))
+        if twin is not None and any(draft.is_open for draft in twin.drafts):
+            return None  # the beam was requested twice
         level.beams.append(beam)
+        level.parents |= {(path, seed): beam for seed in beam.continuation.seeds}
         self._is_exhausted = False
-        return level.add(beam, beam.draft(0))
+        return self._add(beam.draft(0, self._rates))
+
+    def _end_beam(self, level: _BoardLevel) -> None:
+        level.generating -= 1
+        level.ended_at = self._steps
+
+    def _count_level(self, level: _BoardLevel) -> None:
+        """Count what drafts would have gained in a level whose steps have all ended."""
+        taken = sum(beam.ended_at - beam.began_at for beam in level.ended)
+        if not (level.possible and taken):
+            return
+        lengths = [len(beam.path) - beam.start for beam in level.ended]
+        speed = (sum(lengths) - sum(beam.adopted for beam in level.ended)) / taken
+        if speed > 0:
+            found = [
+                (beam.chance, beam.ahead, length / speed)
+                for beam, length in zip(level.ended, lengths, strict=True)
+            ]
+            self._gains.note(found, level.possible)
+
+    def _add(self, draft: Draft) -> Draft:
+        draft.beam.drafts.append(draft)
+        return draft
 
     # ------------------------------------------------------------ drafts
 
@@ -113,35 +167,46 @@ class DraftBoard:
         return tuple(self._running)
 
     def plan(self, view: BatchView) -> DraftPlan:
-        """Fill the free slots, and pause what has to leave. Certain drafts take any place, and
-        before others. Otherwise a running draft is not displaced by a better candidate."""
+        """Choose the drafts of the next step: the likeliest, as far as there are places for them,
+        and they are likely enough."""
+        self._steps += 1
         waiting = self._find_waiting()
         if not waiting and not self._running:
             return DraftPlan()
-        levels = waiting.values()
-        finished = sum(level.finished for level in levels)
-        slots = count_slots(
-            view,
-            finished,
-            len(self._running),
-            beams=(finished + sum(level.generating for level in levels)) / max(1, len(levels)),
-            max_drafts=sum(level.max_drafts for level in levels),
+        places, least = count_places(view, len(self._running)), self._choose_least(view, waiting)
+        candidates = list(self._running)
+        if places and not self._is_exhausted:
+            candidates += self._list_candidates(waiting.values(), places)
+        worthy = (
+            draft
+            for draft in candidates
+            if draft.chance >= least.get(draft.continuation.key, float("inf"))
         )
-        certain = sum(beam.num_wanted for level in levels for beam in level.certain)
-        slots = max(slots, min(certain, count_places(view, len(self._running))))
-        stay = [draft for draft in self._running if draft.continuation.key in waiting]
-        guesses = [draft for draft in stay if not draft.is_certain]
-        others = max(0, slots - certain)
-        if len(guesses) > others:
-            stay = [draft for draft in stay if draft.is_certain]
-            stay += nsmallest(others, guesses, key=lambda draft: draft.rank)
-        if len(stay) > slots:
-            stay = nsmallest(slots, stay, key=lambda draft: draft.rank)
-        staying = set(stay)
-        pause = tuple(draft for draft in self._running if draft not in staying)
+        best = nsmallest(places, worthy, key=lambda draft: draft.rank)
+        self._is_exhausted |= places > len(best)
+        kept = set(best)
+        pause = tuple(draft for draft in self._running if draft not in kept)
+        run = tuple(draft for draft in best if draft not in self._running)
         for draft in pause:
             self.pause(draft)
-        return DraftPlan(pause=pause, run=self._start_drafts(levels, slots - len(stay)))
+        for draft in run:
+            if draft.child == len(draft.beam.drafts):
+                self._add(draft)
+            draft.move(_S.RUNNING)
+            self._running[draft] = None
+        return DraftPlan(pause=pause, run=run)
+
+    def _choose_least(
+        self, view: BatchView, waiting: Mapping[tuple[str, int], _BoardLevel]
+    ) -> dict[tuple[str, int], float]:
+        """Choose for each waiting level how likely a child has to be for a draft."""
+        generating = sum(level.generating for level in self._levels.values())
+        runs = {run for (run, _), level in self._levels.items() if level.generating}
+        served = len(runs) + max(0, view.running - generating)  # each other request counts as a run
+        return {
+            key: self._gains.choose_least_chance(view, level.generating + len(level.ended), served)
+            for key, level in waiting.items()
+        }
 
     def pause(self, draft: Draft) -> None:
         draft.move(_S.PAUSED)
@@ -165,19 +230,8 @@ class DraftBoard:
 
     def list_complete(self, run: str) -> tuple[Draft, ...]:
         """The drafts of a run whose steps have ended and whose requests have not arrived."""
-        drafts = (draft for level in self._list_levels(run) for draft in level.drafts.values())
+        drafts = (draft for level in self._list_levels(run) for draft in level.list_drafts())
         return tuple(draft for draft in drafts if draft.state is _S.COMPLETE)
-
-    def adopt(
-        self, continuation: Continuation, path: TokenIds, seed: int, sampling: Sampling
-    ) -> Draft | None:
-        """Take the draft with the path, seed and sampling of a requested step, if there is one."""
-        for level in self._list_levels(continuation.run):
-            draft = level.drafts.get((path, seed))
-            if draft is not None and draft.is_open and draft.sampling == sampling:
-                self._close(draft, _S.ADOPTED)
-                return draft
-        return None
 
     # ------------------------------------------------------------ levels and runs
 
@@ -190,8 +244,7 @@ class DraftBoard:
             seeds = beam.continuation.seeds
             beam.num_certain = max(beam.num_certain, min(len(seeds), children.get(seeds[0], 0)))
             for draft in beam.drafts[: beam.num_certain]:
-                draft.is_certain = True
-        found.certain = [beam for beam in found.beams if beam.num_certain]
+                draft.chance = 1.0
         self._is_exhausted = False
 
     def drop_unused(
@@ -204,11 +257,12 @@ class DraftBoard:
         for number in [n for owner, n in self._levels if owner == run]:
             level = self._levels[run, number]
             if level.is_decided:
-                dropped += self._drop(level.drafts.values())
+                dropped += self._drop(level.list_drafts())
                 del self._levels[run, number]
             elif number in levels:
                 level.is_decided = True
-                dropped += self._drop(d for d in level.drafts.values() if d.seed not in seeds)
+                self._count_level(level)
+                dropped += self._drop(d for d in level.list_drafts() if d.seed not in seeds)
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
@@ -217,7 +271,7 @@ class DraftBoard:
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
         self._certain.pop(run, None)
-        return self._drop(draft for level in levels for draft in level.drafts.values())
+        return self._drop(draft for level in levels for draft in level.list_drafts())
 
     def count_drawn(self, run: str) -> tuple[int, int]:
         """(draft tokens drawn for a run so far, used or not; those of certain children)."""
@@ -226,7 +280,7 @@ class DraftBoard:
     def clear(self) -> None:
         """Drop all drafts after the engine died. The counts of drawn tokens stay."""
         for level in self._levels.values():
-            self._drop(level.drafts.values())
+            self._drop(level.list_drafts())
         self._levels.clear()
 
     def _list_levels(self, run: str) -> list[_BoardLevel]:
@@ -241,33 +295,14 @@ class DraftBoard:
         return {
             (run, number): level
             for (run, number), level in self._levels.items()
-            if level.finished and not level.is_decided and slowest.get(run, number + 1) <= number
+            if level.beams and not level.is_decided and slowest.get(run, number + 1) <= number
         }
 
-    def _start_drafts(self, waiting: Iterable[_BoardLevel], slots: int) -> tuple[Draft, ...]:
-        if slots <= 0 or self._is_exhausted:
-            return ()
-        candidates = self._list_candidates(waiting, slots)
-        best = nsmallest(slots, candidates, key=lambda candidate: candidate[2].rank)
-        self._is_exhausted = len(best) < slots
-        for level, beam, draft in best:
-            if draft.child == len(beam.drafts):
-                level.add(beam, draft)
-            draft.move(_S.RUNNING)
-            self._running[draft] = None
-        return tuple(draft for _, _, draft in best)
-
-    def _list_candidates(
-        self, waiting: Iterable[_BoardLevel], slots: int
-    ) -> Iterator[tuple[_BoardLevel, Beam, Draft]]:
+    def _list_candidates(self, waiting: Iterable[_BoardLevel], most: int) -> Iterator[Draft]:
         """Yield the paused drafts, and for each beam new drafts of its next children."""
-        for level in waiting:
-            for beam in level.beams:
-                for draft in beam.drafts:
-                    if draft.state is _S.PAUSED:
-                        yield level, beam, draft
-                for child in beam.next_children[:slots]:
-                    yield level, beam, beam.draft(child)
+        for beam in (beam for level in waiting for beam in level.beams):
+            yield from (draft for draft in beam.drafts if draft.state is _S.PAUSED)
+            yield from (beam.draft(child, self._rates) for child in beam.next_children[:most])
 
     def _drop(self, drafts: Iterable[Draft]) -> tuple[Draft, ...]:
         dropped = tuple(draft for draft in drafts if draft.is_open)
@@ -278,3 +313,4 @@ class DraftBoard:
     def _close(self, draft: Draft, state: DraftState) -> None:
         self._running.pop(draft, None)
         draft.move(state)
+        self._rates.note(draft.kind, is_requested=state is _S.ADOPTED)

@@ -12,8 +12,8 @@ A draft is the step of a child whose request has not arrived yet.
     move                    made by                       when
     created as paused       DraftBoard.finish_beam        a beam ends; for its child 0
                             DraftBoard.plan               for any other child, at its first run
-    paused  -> running      DraftBoard.plan               a slot is free
-    running -> paused       DraftBoard.plan               its slot is needed
+    paused  -> running      DraftBoard.plan               it is worth its time
+    running -> paused       DraftBoard.plan               it is so no more
                             DraftBoard.pause              the engine ran out of KV blocks
     running -> complete     DraftBoard.append             its last token is drawn
     paused  -> complete     DraftBoard.append             the same, in a step that was under way
@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from flashedge.scheduling.speculation.draft_choice import Kind, RequestRates
 from flashedge.types import BLANK_LINE, FinishReason, Granularity, Sampling, TokenIds
 
 
@@ -94,53 +95,28 @@ _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Draft:
-    continuation: Continuation
-    path: TokenIds
-    """Prompt and path up to the boundary where the draft starts."""
-    sampling: Sampling
-    child: int
-    """Index of the child in `Continuation.seeds`."""
-    order: int
-    """How many beams had finished before its beam did."""
-    is_certain: bool = False
-    """Whether the search will request it, whatever the other beams of the level get."""
-    state: DraftState = DraftState.PAUSED
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    finish: FinishReason | None = None
-
-    @property
-    def seed(self) -> int:
-        return self.continuation.seeds[self.child]
-
-    @property
-    def is_open(self) -> bool:
-        return bool(_MOVES[self.state])
-
-    @property
-    def rank(self) -> tuple[bool, int, int, int]:
-        """The lowest runs first: what is certain, then the best score bin, within it every child 0
-        before other children, then the beam that finished first."""
-        return (not self.is_certain, -self.continuation.max_drafts, self.child, self.order)
-
-    def move(self, to: DraftState) -> None:
-        """Raises ValueError on an illegal move, changing nothing."""
-        if to not in _MOVES[self.state]:
-            raise ValueError(f"draft of seed {self.seed}: {self.state} -> {to} is not a legal move")
-        self.state = to
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
 class Beam:
     """A step that was requested, and the drafts that follow it."""
 
     continuation: Continuation
     sampling: Sampling
-    path: TokenIds | None = None
-    """Prompt and path up to the end of the step. None while it generates."""
+    path: TokenIds = ()
+    """Prompt and path up to the end of the step. Empty while it generates."""
     order: int = 0
     """How many beams had finished before this one did."""
+    start: int = 0
+    """Tokens of prompt and path before the step."""
+    began_at: int = 0
+    ended_at: int = 0
+    """The engine's steps so far when it was requested, and when it had ended."""
+    chance: float = 0.0
+    """How likely it was to be requested."""
+    chances: Mapping[int, float] = field(default_factory=dict)
+    """Of its children that might be drafted, by their seeds, when its level had ended."""
+    ahead: int = 0
+    """Steps between the end of the beam that it follows and the end of that beam's level."""
+    adopted: int = 0
+    """Tokens that a draft had drawn for it."""
     drafts: list[Draft] = field(default_factory=list)
     """Of its first children, in order."""
     num_certain: int = 0
@@ -152,21 +128,62 @@ class Beam:
         most = min(self.continuation.max_drafts, len(self.continuation.seeds))
         return range(len(self.drafts), max(most, self.num_certain))
 
-    @property
-    def num_wanted(self) -> int:
-        """Certain children that run or can run."""
-        started = self.drafts[: self.num_certain]
-        can_run = sum(d.state in (_S.PAUSED, _S.RUNNING) for d in started)
-        return can_run + self.num_certain - len(started)
-
-    def draft(self, child: int) -> Draft:
+    def draft(self, child: int, rates: RequestRates) -> Draft:
         """Create the paused draft of a child, without tokens."""
-        assert self.path is not None, "nothing follows a step that has not ended"
-        return Draft(
-            continuation=self.continuation,
-            path=self.path,
-            sampling=self.sampling,
-            child=child,
-            order=self.order,
-            is_certain=child < self.num_certain,
-        )
+        draft = Draft(beam=self, child=child)
+        draft.chance = 1.0 if child < self.num_certain else rates.find(draft.kind)
+        return draft
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Draft:
+    beam: Beam
+    child: int
+    """Index of the child in `Continuation.seeds`."""
+    chance: float = 0.0
+    """That the search requests it. 1 if it does so whatever the other beams of the level get."""
+    state: DraftState = DraftState.PAUSED
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: FinishReason | None = None
+
+    @property
+    def continuation(self) -> Continuation:
+        return self.beam.continuation
+
+    @property
+    def path(self) -> TokenIds:
+        """Prompt and path up to the boundary where the draft starts."""
+        return self.beam.path
+
+    @property
+    def sampling(self) -> Sampling:
+        return self.beam.sampling
+
+    @property
+    def seed(self) -> int:
+        return self.continuation.seeds[self.child]
+
+    @property
+    def is_open(self) -> bool:
+        return bool(_MOVES[self.state])
+
+    @property
+    def is_certain(self) -> bool:
+        return self.chance == 1
+
+    @property
+    def kind(self) -> Kind:
+        return len(self.continuation.seeds), self.continuation.max_drafts, self.child
+
+    @property
+    def rank(self) -> tuple[float, int, int]:
+        """The lowest is worth most: what is likeliest, of equal chances every child 0 before other
+        children, then the beam that finished first."""
+        return (-self.chance, self.child, self.beam.order)
+
+    def move(self, to: DraftState) -> None:
+        """Raises ValueError on an illegal move, changing nothing."""
+        if to not in _MOVES[self.state]:
+            raise ValueError(f"draft of seed {self.seed}: {self.state} -> {to} is not a legal move")
+        self.state = to

@@ -51,16 +51,28 @@ class StepCosts:
         row = np.array([1.0, sequences, drafted, drafted > 0])
         if self._noted >= REFIT:
             seconds = min(seconds, CLIPPED * float(row @ np.array(self._fit)))
-        self._products = self._products * KEPT + np.outer(row, row)
-        self._times = self._times * KEPT + row * seconds
+        self._forget(row)
+        self._products += np.outer(row, row)
+        self._times += row * seconds
         self._noted += 1
         if self._noted % REFIT == 0:
             self._fit = self._solve()
 
+    def _forget(self, row: NDArray[np.float64]) -> None:
+        """Let earlier steps count less, but only in what the new one tells: while all steps have
+        one size, what was learned of other sizes stays.
+
+        Ref: Cao and Schwartz, A directional forgetting algorithm based on the decomposition of the
+        information matrix, Automatica 36 (2000)."""
+        seen = self._products @ row
+        if (weight := float(row @ seen)) > 0:
+            share = (1 - KEPT) / weight
+            self._products -= share * np.outer(seen, seen)
+            self._times -= share * seen * float(row @ self._times)
+
     def _solve(self) -> tuple[float, ...]:
         equal = np.array([0.0, 1.0, -1.0, 0.0])  # per_sequence equals per_draft
-        size = self._products[1, 1] / self._products[0, 0]
-        products = self._products + PRIOR * size * np.outer(equal, equal) + 1e-3 * np.eye(4)
+        products = self._products + PRIOR * np.outer(equal, equal) + 1e-3 * np.eye(4)
         free = np.ones(4, dtype=bool)
         while True:  # a negative time is 0, and the others are fitted again without it
             found = np.zeros(4)
@@ -68,6 +80,12 @@ class StepCosts:
             if (found >= 0).all():
                 return tuple(np.maximum(found, 1e-9).tolist())
             free[np.argmin(found)] = False
+
+    @property
+    def undrafted(self) -> tuple[float, float]:
+        """base and per_sequence: the expected time of a step of no sequence, and what each adds.
+        They have one unit, seconds once steps were measured."""
+        return self._fit[0], self._fit[1]
 
     @property
     def is_exploring(self) -> bool:
@@ -91,23 +109,6 @@ class StepCosts:
             if (rate := tokens / (alone_s + drafting + count * per_draft)) > best:
                 best, rows = rate, count
         return rows
-
-
-def count_step(
-    counters: dict[str, int],
-    costs: StepCosts,
-    *,
-    sequences: int,
-    drafted: int,
-    computed: int,
-    seconds: float,
-) -> None:
-    """Count a step's drafted rows, and note its time if it has computed no prompt. computed: the
-    tokens of the whole step. Other steps say nothing of a row's cost."""
-    counters["drafted_tokens"] += drafted
-    counters["drafted_steps"] += drafted > 0
-    if sequences and computed == sequences + drafted:
-        costs.note(sequences, drafted, seconds)
 
 
 def cut_drafts(

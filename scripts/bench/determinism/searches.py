@@ -57,7 +57,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 FLAG, NONE, PLAIN_SCORES = "flag", "none", "flag, plain scores"
 """What of a search is deterministic: all, nothing, or only what the generator does."""
-FLAT_BATCH = 8
 OPTIMIZATIONS = Optimizations(kv_split=False, offload=False, lookahead=True)
 """The quotas and the offloads are moved by `disturb`, at random."""
 
@@ -141,7 +140,6 @@ def main() -> None:
 
 async def measure(pair: SteppedPair, scale: Scale) -> list[dict[str, Any]]:
     found = []
-    pair.generator.speculator.flat_batch = FLAT_BATCH
     with pair.stepping():
         for kind in scale.kernels:
             pair.reset()

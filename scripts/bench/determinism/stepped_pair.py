@@ -24,7 +24,8 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.folders import resolve_model
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
-from scripts.bench.determinism.core import SCHEDULER, count_block_bytes
+from scripts.bench.determinism.core import count_block_bytes
+from scripts.lab.scheduler_pair import EAGER
 
 KV_BLOCKS = 400
 BLOCK_TOKENS = 32
@@ -212,5 +213,5 @@ def _build_options(name: str, spec: ModelSpec, path: Any, dtype: str) -> EngineO
         kv_bytes=KV_BLOCKS * count_block_bytes(path, dtype, BLOCK_TOKENS),
         max_num_seqs=SEQUENCES,
         block_tokens=BLOCK_TOKENS,
-        extra={"scheduler_cls": SCHEDULER},
+        extra={"scheduler_cls": EAGER},
     )

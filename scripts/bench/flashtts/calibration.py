@@ -72,7 +72,7 @@ def measure_load(n: int, problems: int, lengths: str) -> Load:
     )
     bench = build_bench(question, load_config())
     bare = replace(bench.setup.device, overhead_s=0.0, sequence_s=0.0)
-    setup = replace(bench.setup, device=bare, flat_batch=0)  # the paper's rule
+    setup = replace(bench.setup, device=bare)
     batches: list[int] = []
     seconds = 0.0
     for row in bench.rows:

@@ -25,6 +25,7 @@ from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
 from scripts.bench.flashtts.tree_difference import compare_outcomes
+from scripts.lab.scheduler_pair import ForcedPair, SchedulerPair
 
 T = TypeVar("T")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
@@ -37,16 +38,13 @@ class Setting:
     at_once: int
     """Runs at the same time."""
 
-    flat: int
-    """Sequences up to which speculation fills a batch."""
-
     paths: tuple[int, ...]
     """Paths that the generator's share has room for, from one split to the next."""
 
 
 SETTINGS = {  # by n
-    4: Setting(at_once=4, flat=80, paths=(2, 4, 6)),
-    16: Setting(at_once=2, flat=192, paths=(3, 12, 48)),
+    4: Setting(at_once=4, paths=(2, 4, 6)),
+    16: Setting(at_once=2, paths=(3, 12, 48)),
 }
 
 
@@ -74,10 +72,9 @@ async def compare_case(
     await forget_kv(pair)
     before = await pair.generator.view(), await pair.verifier.view()
     drafted = await pair.generator.process.call("get_counters")
-    pair.generator.speculator.flat_batch = setting.flat
     split = make_moving_split(views, alternates=True, paths=setting.paths)
     async with here.run_manager(split, offload=True) as manager:
-        ours = here.build_engines(Optimizations(lookahead=True), manager)
+        ours = here.build_engines(Optimizations(early_scores=True), manager)
         runs = await run_each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.process.call("get_counters")
@@ -97,7 +94,9 @@ async def compare_case(
         "differ_from_tokens": min((one.from_tokens for one in found if one.from_tokens), default=0),
         "steps": steps,
         "drafted_ahead": round(sum(one.kept_steps for one in did) / steps, 3),
-        "scored_ahead": round(sum(one.scored_steps for one in did) / steps, 3),
+        "early_commits": sum(one.early_commits for one in did),
+        "tokens_drafted": counted(before[0], after[0], "drafted_tokens"),
+        "tokens_accepted": counted(before[0], after[0], "accepted_tokens"),
         "preemptions": [b.preemptions - a.preemptions for a, b in zip(before, after, strict=True)],
         **{
             name: sum(record[name] for _, _, record in runs) for name in ("split_moves", "offloads")
@@ -108,10 +107,15 @@ async def compare_case(
     }
 
 
+def counted(before: EngineView, after: EngineView, name: str) -> int:
+    return after.token_drafts[name] - before.token_drafts[name]
+
+
 async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
-    async with rig(1 << 30) as here:
+    kind = ForcedPair if asked.wrong else SchedulerPair
+    async with rig(1 << 30, kind=kind) as here:
         invariant = (await here.pair.self_test(Turns()))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
@@ -129,6 +133,7 @@ def main() -> None:
         "--n", type=int, nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS)
     )
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
+    parser.add_argument("--wrong", action="store_true", help="random drafts and early branches")
     asyncio.run(measure(parser.parse_args()))
 
 

@@ -193,11 +193,13 @@ async def forget_kv(pair: VllmPair) -> None:
 
 
 @asynccontextmanager
-async def rig(kv_bytes: int, name: str = "bundled", **settings: object) -> AsyncIterator[Rig]:
+async def rig(
+    kv_bytes: int, name: str = "bundled", *, kind: type[VllmPair] = VllmPair, **settings: object
+) -> AsyncIterator[Rig]:
     """Start a pair. `settings` are fields of Config."""
     half = kv_bytes // 2
     config = load_config({"kv_bytes": half, **settings})
-    pair, grader = VllmPair(find_pair(name, config), config), MathGrader()
+    pair, grader = kind(find_pair(name, config), config), MathGrader()
     await pair.start()
     try:
         yield Rig(name, pair, config, grader, 2 * half)

@@ -27,7 +27,6 @@ from typing import Any
 
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, read_problems
-from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
@@ -132,7 +131,6 @@ async def measure(
             continue
         async with rig(kv_bytes) as here:
             curves = here.load_curves()
-            set_flat_batch(here.pair.generator.speculator, curves.generator, here.config)
             print(f"KV {kv}: {len(left)} runs left; curves: {curves.source}", flush=True)
             ladder = Ladder(here, kv, asked.strategy)
             await ladder.run(left[0], problems[left[0].problem])  # an engine's first run is slow

@@ -35,8 +35,6 @@ from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
-from flashedge.runtime.drive.engines import find_measured_flat_batch
-from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import Device
 from flashedge.search.tree import Tree
@@ -123,7 +121,6 @@ def build_setup(config: Config) -> Setup:
         block_tokens=BLOCK_TOKENS[detect_device_kind()],
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=sequences,
-        flat_batch=find_measured_flat_batch(load_curves(pair, config).generator, sequences),
     )
 
 

@@ -6,13 +6,12 @@
 Runs one AIME-like problem on the simulated 4090 with 1.5B + 1.5B, and reports the share of peak
 FLOP/s and the number of sequences of each engine step in one level's generation and verification.
 The batch empties as paths finish, until one straggler is left; verification runs at the peak. With
-speculation the batch stays fuller. `constant` keeps the batch as large as it was, which is the
-paper's rule, whatever the steps then cost. The last line is JSON.
+speculation the batch stays fuller. The last line is JSON.
 """
 
 import argparse
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
@@ -27,14 +26,13 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
-from scripts.lab.benchmark.ladder import RUNGS
+from scripts.lab.benchmark.ladder import RUNGS, Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
 from scripts.lab.sim.scheduler import Slice
 
 NAME = "utilization"
-Way = tuple[int, int | None]  # rung; flat batch, None: by the roofline, 0: the paper's rule
-WAYS: dict[str, Way] = {"off": (3, None), "on": (4, None), "constant": (4, 0)}
+WAYS = {"off": RUNGS[3], "on": RUNGS[4]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +51,8 @@ class Step:
     """Share of peak FLOP/s."""
 
 
-def record_steps(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
-    setup = replace(bench.setup, flat_batch=flat)
-    found: list[Step] = []
+def record_steps(bench: Bench, row: int, rung: Rung) -> list[Step]:
+    setup, found = bench.setup, list[Step]()
 
     def note(engine: str, batch: tuple[Slice, ...], took_s: float) -> None:
         shape = setup.generator if engine == "generator" else setup.verifier
@@ -64,7 +61,7 @@ def record_steps(bench: Bench, row: int, rung: int, flat: int | None) -> list[St
         now_s = asyncio.get_running_loop().time()
         found.append(Step(engine, now_s, took_s, len(batch), share))
 
-    simulate_run(RUNGS[rung], setup, bench.trace, bench.spec(row), on_step=note)
+    simulate_run(rung, setup, bench.trace, bench.spec(row), on_step=note)
     return found
 
 
@@ -109,8 +106,8 @@ def main() -> None:
     bench = build_cell("1.5B+1.5B", "aime", asked.n, problems=3, lengths=asked.lengths)
     row = bench.rows[1]
     levels = {
-        name: select_level(record_steps(bench, row, *way), asked.level)
-        for name, way in WAYS.items()
+        name: select_level(record_steps(bench, row, rung), asked.level)
+        for name, rung in WAYS.items()
     }
     figures = {name: summarize_level(level) for name, level in levels.items()}
     for what, of in (("utilization", "share of peak FLOP/s"), ("sequences", "sequences")):

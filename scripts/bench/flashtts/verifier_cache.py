@@ -190,14 +190,12 @@ async def measure_n(here: Rig, n: int, asked: argparse.Namespace) -> dict[str, A
 async def measure(asked: argparse.Namespace) -> None:
     load, found = os.getloadavg()[0], {}
     async with rig(KV_BYTES) as here:
-        here.pair.generator.speculator.flat_batch = asked.flat
         for n in asked.n:
             found[n] = await measure_n(here, n, asked)
             print(format_summary(n, found[n]), flush=True)
     report(
         strategy="beam",
         repeats=asked.repeats,
-        flat=asked.flat,
         score_once=asked.once,
         load=[round(load, 1), round(os.getloadavg()[0], 1)],
         by_n=found,
@@ -210,9 +208,6 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument(
-        "--flat", type=int, default=0, help="fill batches up to this size; 0: as large as the level"
-    )
     parser.add_argument("--once", action="store_true", help="equal paths share a pass")
     asyncio.run(measure(parser.parse_args()))
 

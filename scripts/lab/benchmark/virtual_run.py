@@ -17,7 +17,6 @@ from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
-from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation, TokenIds
 from scripts.lab.benchmark.ladder import Rung, compute_goodput
@@ -27,7 +26,6 @@ from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedStockVerifier, SimulatedVerifier
 from scripts.lab.sim.scheduler import Slice
 
-TYPICAL_CONTEXT = 512  # tokens at which the flat batch is estimated
 CHUNK_TOKENS = 1024  # streams a step in one chunk: smaller ones only cost real time
 
 
@@ -49,9 +47,6 @@ class Setup:
     limits: tuple[int, int] = (4096, 4096)
     """Most tokens of prompt and path, for generator and verifier."""
     max_num_seqs: int = 256
-    flat_batch: int | None = None
-    """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
-    computes it from the device's roofline."""
     stream_interval: int = CHUNK_TOKENS
     """Tokens of a chunk that the generator sends."""
     common: float = 0.0
@@ -82,10 +77,6 @@ class VirtualPair:
 
 
 def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
-    flat = setup.flat_batch
-    if flat is None:
-        curve = RooflineCurve(device=device, shape=shape).decode_at(TYPICAL_CONTEXT)
-        flat = find_flat_batch(curve, setup.max_num_seqs)
     return SimConfig(
         shape=shape,
         kv_bytes=setup.kv_bytes,
@@ -95,8 +86,6 @@ def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -
         max_num_seqs=setup.max_num_seqs,
         stream_interval=setup.stream_interval,
         host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
-        flat_batch=flat,
-        unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
     )
 
 

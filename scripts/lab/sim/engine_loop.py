@@ -17,7 +17,6 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, Device, count_flops
-from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 from scripts.lab.sim.blocks import BlockCache
 from scripts.lab.sim.scheduler import SimScheduler, SimSequence, Slice
 
@@ -56,10 +55,6 @@ class SimConfig:
     """Tokens of a chunk. A request's last chunk may hold fewer."""
     host_bytes_per_s: float = 25e9
     """Bandwidth between the device and the memory that offloaded KV goes to (PCIe 4 x16)."""
-    flat_batch: int = 0
-    """See `BatchView.flat_batch`."""
-    unmeasured_batch: int = UNMEASURED_BATCH
-    """See `BatchView.unmeasured_batch`."""
 
     @property
     def block_bytes(self) -> int:
@@ -97,7 +92,7 @@ class SimEngine:
     def __init__(
         self, config: SimConfig, *, faults: Faults | None = None, gate: asyncio.Lock | None = None
     ) -> None:
-        """gate: shared by the engines of one device, so that one of them steps at a time.
+        """gate: shared by the engines of one device, so that one of them computes at a time.
 
         Raises ConfigError when the KV can't hold one request of full length.
         """
@@ -269,8 +264,10 @@ class SimEngine:
         shares = ((work.context, work.new) for work in batch)
         took_s = estimate_step_s(config.device, config.shape, shares)
         took_s += config.device.draft_s * sum(len(work.sequence.draft) for work in batch)
+        host_s = config.device.overhead_s + config.device.sequence_s * len(batch)
+        await asyncio.sleep(host_s)  # meanwhile the device is free for the other engine
         async with self._gate:
-            await asyncio.sleep(took_s)
+            await asyncio.sleep(took_s - host_s)
         self.busy_s += took_s
         held_bytes = self._scheduler.cache.used * config.block_bytes
         self.peak_bytes = max(self.peak_bytes, held_bytes)

@@ -19,6 +19,7 @@ from flashedge.errors import EngineError, RequestError
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
+from flashedge.scheduling.speculation.step_costs import StepCosts
 from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason
 from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
@@ -135,12 +136,11 @@ def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
     return StepEnd(max_tokens=max_tokens, room=room, boundary=boundary, stop_ids={EOS})
 
 
-def _find_priority(draft: Draft) -> int:
-    """Certain drafts go first, then the best score bins."""
-    return CERTAIN_PRIORITY if draft.is_certain else -draft.continuation.max_drafts
+def _find_priority(draft: Draft) -> float:
+    """The likeliest drafts go first."""
+    return -draft.chance
 
 
-CERTAIN_PRIORITY = -(1 << 20)  # smaller than that of any other draft
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
 
 
@@ -153,13 +153,14 @@ class SimSpeculator:
         model: SimModel,
         config: SimConfig,
         jobs: MutableMapping[int, Job],
+        costs: StepCosts,
     ) -> None:
-        """jobs: the engine's, by sequence; drafts are added to them."""
+        """jobs: the engine's, by sequence; drafts are added to them. costs: of its steps."""
         self._scheduler = scheduler
         self._model = model
         self._config = config
         self._jobs = jobs
-        self.flat_batch = config.flat_batch
+        self._costs = costs
         self.board = DraftBoard()
         """Says which drafts there are, and which of them to run."""
         self._draft_jobs: dict[Draft, DraftJob] = {}
@@ -180,22 +181,24 @@ class SimSpeculator:
         self._remove(self.board.end_run(run))
         return drawn
 
-    def adopt(self, request: ExtendRequest, sequence: SimSequence) -> list[tuple[int, float]]:
-        """Move the tokens and KV of the request's draft into `sequence`. Returns the tokens with
-        their log-probabilities: none where it has no draft."""
+    def add_beam(
+        self, request: ExtendRequest, sequence: SimSequence
+    ) -> tuple[Beam | None, list[tuple[int, float]]]:
+        """Note a requested step, and move the tokens and KV of its draft into `sequence`. Returns
+        the step, None if nothing will follow it, and these tokens with their log-probabilities."""
         continuation, path = request.continuation, request.token_ids
         if continuation is None:
-            return []
-        draft = self.board.adopt(continuation, path, request.seed, request.sampling)
+            return None, []
+        beam, draft = self.board.add_beam(continuation, path, request.seed, request.sampling)
         if draft is None:
-            return []
+            return beam, []
         sequence.tokens += draft.token_ids
         job = self._draft_jobs.pop(draft, None)
         if job is not None:
             del self._jobs[job.sequence.id]
             self._scheduler.transfer_kv(job.sequence, sequence)
             sequence.cached = min(sequence.computed, len(path)) or None
-        return list(zip(draft.token_ids, draft.logprobs, strict=True))
+        return beam, list(zip(draft.token_ids, draft.logprobs, strict=True))
 
     def finish_beam(self, beam: Beam, job: GenerationJob, reason: FinishReason) -> None:
         """The request's step has ended: child 0's draft continues from its KV."""
@@ -217,14 +220,15 @@ class SimSpeculator:
         for draft in self.board.running:
             if self._draft_jobs[draft].sequence.state is SequenceState.PAUSED:
                 self.board.pause(draft)  # the scheduler ran out of blocks
+        base_s, sequence_s = self._costs.undrafted
         plan = self.board.plan(
             BatchView(
                 running=sum(not s.is_draft for s in self._scheduler.running),
                 waiting=sum(not s.is_draft for s in self._scheduler.waiting),
                 max_running=self._scheduler.max_num_seqs,
                 spare_blocks=self._scheduler.spare_blocks,
-                flat_batch=self.flat_batch,
-                unmeasured_batch=self._config.unmeasured_batch,
+                base_s=base_s,
+                sequence_s=sequence_s,
             )
         )
         for draft in plan.pause:
@@ -286,8 +290,9 @@ class SimulatedGenerator(SimEngine):
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
         self.codec = SimCodec()
-        self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs)
-        self._token_drafts = TokenDrafts(self._scheduler, self._jobs)
+        costs = StepCosts()
+        self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs, costs)
+        self._token_drafts = TokenDrafts(self._scheduler, self._jobs, costs)
         self.counters = self._token_drafts.counters
 
     def kill(self, detail: str = "killed") -> None:
@@ -337,12 +342,9 @@ class SimulatedGenerator(SimEngine):
         sequence = SimSequence(
             id=next(self._ids), tokens=list(request.token_ids), program=request.program
         )
-        drafted = speculator.adopt(request, sequence)
+        beam, drafted = speculator.add_beam(request, sequence)
         if request.token_drafts and self._model.writes_texts:
             self._token_drafts.add_request(request, sequence)
-        beam = None
-        if request.continuation is not None:
-            beam = speculator.board.add_beam(request.continuation, request.sampling)
 
         def on_end(job: GenerationJob, reason: FinishReason) -> None:
             if job.path != tuple(sequence.tokens):

@@ -17,6 +17,7 @@ from statistics import NormalDist
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow, EngineError, PathOverflow, RequestError
 from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs import RTX_4090, Device
 from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
 from scripts.lab.sim.generator import SimulatedGenerator
 from scripts.lab.sim.model import SEPARATOR, SimCodec, SimModel, digest
@@ -137,11 +138,12 @@ def simulated_pair(
     *,
     kv_bytes: int,
     max_model_len: int = 4096,
+    device: Device = RTX_4090,
 ) -> tuple[SimulatedGenerator, SimulatedVerifier]:
-    """A generator and a verifier whose steps take turns on one RTX 4090. kv_bytes: of each."""
+    """A generator and a verifier whose steps take turns on one device. kv_bytes: of each."""
     gate = asyncio.Lock()
     first, second = (
-        SimConfig(shape=shape, kv_bytes=kv_bytes, max_model_len=max_model_len)
+        SimConfig(shape=shape, kv_bytes=kv_bytes, max_model_len=max_model_len, device=device)
         for shape in (generator, verifier)
     )
     return SimulatedGenerator(first, model, gate=gate), SimulatedVerifier(second, gate=gate)

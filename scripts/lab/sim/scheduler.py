@@ -37,7 +37,7 @@ class SimSequence:
 
     id: int
     tokens: list[int]
-    priority: int = 0
+    priority: float = 0
     """Of a draft: the lowest runs first."""
     program: str | None = None
     is_draft: bool = False
@@ -191,11 +191,11 @@ class SimScheduler:
         self._seal(sequence, sequence.computed + 1)
         sequence.computed += 1
 
-    def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
+    def _rank(self, sequence: SimSequence) -> tuple[bool, float, int]:
         """The first to arrive runs first, and drafts after all others by their priority."""
         return (sequence.is_draft, sequence.priority if sequence.is_draft else 0, sequence.id)
 
-    def _rank_waiting(self, sequence: SimSequence) -> tuple[bool, int, int, int]:
+    def _rank_waiting(self, sequence: SimSequence) -> tuple[bool, int, float, int]:
         """By program, then like those that run. Drafts stay behind all others."""
         is_draft, priority, number = self._rank(sequence)
         place = self._places.get(sequence.program, len(self._places))

@@ -8,7 +8,7 @@ takes no simulated time.
 from collections.abc import Mapping, Sequence
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
+from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -22,14 +22,13 @@ from scripts.lab.sim.writing_job import WritingJob
 
 
 class TokenDrafts:
-    def __init__(self, scheduler: SimScheduler, jobs: Mapping[int, Job]) -> None:
-        """jobs: the engine's, by sequence."""
-        self._scheduler, self._jobs = scheduler, jobs
+    def __init__(self, scheduler: SimScheduler, jobs: Mapping[int, Job], costs: StepCosts) -> None:
+        """jobs: the engine's, by sequence. costs: of its steps."""
+        self._scheduler, self._jobs, self._costs = scheduler, jobs, costs
         self._programs: dict[str, TextIndex] = {}
         self._rates = AcceptanceRates()
-        self._costs = StepCosts()
         self.counters = {"drafted_tokens": 0, "accepted_tokens": 0, "drafted_steps": 0}
-        """See `COUNTERS` in `engine/vllm/inside/token_drafts.py`."""
+        """As in `engine/vllm/inside/token_drafts.py`."""
 
     def add_request(self, request: ExtendRequest, sequence: SimSequence) -> None:
         """Let the tokens of a request be drafted. sequence: with the tokens of an adopted draft."""
@@ -72,14 +71,11 @@ class TokenDrafts:
         )
 
     def note_step(self, batch: Sequence[Slice], took_s: float) -> None:
-        count_step(
-            self.counters,
-            self._costs,
-            sequences=len(batch),
-            drafted=sum(len(work.sequence.draft) for work in batch),
-            computed=sum(work.new for work in batch),
-            seconds=took_s,
-        )
+        drafted = sum(len(work.sequence.draft) for work in batch)
+        self.counters["drafted_tokens"] += drafted
+        self.counters["drafted_steps"] += drafted > 0
+        if sum(work.new for work in batch) == len(batch) + drafted:
+            self._costs.note(len(batch), drafted, took_s)
 
     def advance(self, job: Job) -> bool:
         """Let a job draw its tokens of a step: one, and one more behind each drafted token that was

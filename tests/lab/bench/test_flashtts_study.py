@@ -132,7 +132,7 @@ def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
 
 def test_a_level_is_its_generation_and_its_verification() -> None:
     bench = build_cell("1.5B+1.5B", "amc", 4)
-    steps = utilization.record_steps(bench, bench.rows[0], 3, None)
+    steps = utilization.record_steps(bench, bench.rows[0], utilization.WAYS["off"])
     first, second = (utilization.select_level(steps, number) for number in (1, 2))
     assert steps[: len(first) + len(second)] == first + second
     for level in (first, second):

@@ -145,17 +145,9 @@ def test_speculation_and_lookahead_do_what_their_names_say(
     assert (none.kept_steps, ahead.scored_steps) == (0, 0)
     assert ahead.kept_steps > 0
     assert scored.scored_steps > 0
-    assert ladder["+P+M+S"].speculation.drawn_tokens == 0, "32 paths: it would not pay"
-
-
-def test_batches_are_filled_as_far_as_the_setup_says(config: Config) -> None:
-    """Else by the device's roofline; 0: only places that beams left."""
-    bench = bench_of(config)
-    runs = [
-        rebuild(bench, flat_batch=flat).run(NAMED["+P+M+S"], bench.rows[0]) for flat in (0, 4, 64)
-    ]
-    left, few, many = (run.speculation.kept_steps for run in runs)
-    assert few < left < many
+    off, on = ladder["+P+M"], ladder["+P+M+S"]
+    assert on.speculation.drawn_tokens < 0.1 * off.tree.committed_tokens, "32: it hardly pays"
+    assert on.seconds < 1.01 * off.seconds
 
 
 def test_the_offload_is_chosen_where_memory_is_short_and_takes_time(config: Config) -> None:

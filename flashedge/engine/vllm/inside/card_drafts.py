@@ -14,9 +14,7 @@ are computed where the rest is not worth its time, by how many drafts were right
 took so far. Ours. Checked with vLLM 0.32.0.
 """
 
-import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -33,14 +31,12 @@ from flashedge.engine.vllm.inside.token_drafts import (
     find_new,
     may_draft,
 )
-from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts, count_step
+from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
 
 SOURCES = "_flashedge_sources"
 """The attribute of a `SchedulerOutput` that holds the `Source` of each request that the runner
 learns of in this step, by its id."""
-_SCHEDULED = "_flashedge_scheduled_s"
-"""The attribute of a `SchedulerOutput` that holds the time when it was scheduled."""
 _PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
 """A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
 COUNTERS = (
@@ -61,13 +57,13 @@ class Source:
 
 
 class CardDrafts:
-    def __init__(self, scheduler: Any, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._scheduler, self._clock = scheduler, clock
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
         self._is_on = scheduler.num_spec_tokens > 0 and not scheduler.has_mamba_layers
-        self._rates, self._costs = AcceptanceRates(), StepCosts()
+        self._rates = AcceptanceRates()
+        self._costs: StepCosts = scheduler.step_times.costs
         self._narrow = 0
         """Steps in a row with fewer drafted tokens than there can be."""
-        self._updated_s = 0.0
         self._prompts = OrderedDict[str, deque[list[int]]]()
         """The last prompts of each program."""
         self._sources: dict[str, Source] = {}
@@ -122,7 +118,6 @@ class CardDrafts:
         output.num_spec_tokens_to_schedule = self._choose_width(
             len(output.num_scheduled_tokens), output.num_spec_tokens_to_schedule
         )
-        output.__dict__[_SCHEDULED] = self._clock()
         new = {each.req_id for each in output.scheduled_new_reqs}
         told = {
             name: self._sources[name]
@@ -165,17 +160,6 @@ class CardDrafts:
             if drawn:
                 self._rates.note(_PLACES[: len(guesses)], drawn - 1)
                 self.counters["accepted_tokens"] += drawn - 1
-        # While the step before was computed, this one waited.
-        began_s = max(scheduled.__dict__[_SCHEDULED], self._updated_s)
-        self._updated_s = self._clock()
-        count_step(
-            self.counters,
-            self._costs,
-            sequences=len(scheduled.num_scheduled_tokens),
-            drafted=sum(map(len, drafted.values())),
-            computed=scheduled.total_num_scheduled_tokens,
-            seconds=self._updated_s - began_s,
-        )
         open_requests = self._scheduler.requests
         if len(self._sources) > len(open_requests):
             kept = self._sources.items()

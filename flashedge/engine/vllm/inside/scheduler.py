@@ -5,6 +5,7 @@ show in which order they act:
 
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
+    step_times   how long steps take, for the drafts        step_times
     token_drafts which tokens of a request are drafted          token_drafts
     card_drafts  the same where the model runner drafts them    card_drafts
     passes       deterministic requests                         determinism.passes, .windows
@@ -48,6 +49,7 @@ from flashedge.engine.vllm.inside.outputs import JoinedTokens, find_entropy
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import Speculation
 from flashedge.engine.vllm.inside.step_record import StepsInFlight
+from flashedge.engine.vllm.inside.step_times import StepTimes
 from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
 from flashedge.search.step_rules import BoundaryRule, EntropyRule
 
@@ -68,6 +70,7 @@ class EdgeScheduler(AsyncScheduler):
         self.boundaries = StepBoundaries(self, self.drafts.locate_step)
         self.kv = KvQuota(self, self.drafts.reclaim)
         self.passes = Passes(self, self.boundaries.ends_step)
+        self.step_times = StepTimes()
         self.token_drafts = TokenDrafts(self, self.drafts.locate_step, self.boundaries.rules)
         self.card_drafts = CardDrafts(self)
         self.joined = JoinedTokens()
@@ -81,11 +84,21 @@ class EdgeScheduler(AsyncScheduler):
     def add_request(self, request: Request) -> None:
         with self.steps.blame(request.request_id):
             adopted = self.drafts.adopt(request)
-            self.token_drafts.add_request(request, adopted or request)
-            self.card_drafts.add_request(request, adopted or request)
+            self._draft_tokens(request, adopted or request)
             if adopted is None:
                 self.passes.windows.begin(request)
                 super().add_request(request)
+
+    def begin_draft(self, request: Request) -> None:
+        """Take a request that no front end sent."""
+        self._draft_tokens(request, request)
+        self.requests[request.request_id] = request
+        self.passes.windows.begin(request)
+
+    def _draft_tokens(self, requested: Request, request: Request) -> None:
+        """Draft the tokens of a request. request: vLLM's, which may be a draft that it adopted."""
+        self.token_drafts.add_request(requested, request)
+        self.card_drafts.add_request(requested, request)
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
@@ -105,6 +118,7 @@ class EdgeScheduler(AsyncScheduler):
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         stock = partial(super().schedule, *args, **kwargs)
+        self.step_times.begin()
         try:
             self.programs.sort(self.waiting)
             queued = self.drafts.queue_drafts()
@@ -122,6 +136,7 @@ class EdgeScheduler(AsyncScheduler):
         return output
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
+        self.step_times.complete_output(output)
         self.passes.complete_output(output)
         self.card_drafts.complete_output(output)
         super()._update_after_schedule(output)
@@ -139,6 +154,7 @@ class EdgeScheduler(AsyncScheduler):
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
         self.passes.end_update(scheduled, replays)
         self.token_drafts.end_update(scheduled)
+        self.step_times.end(scheduled)
         self.drafts.end_update(outputs, labels)
         self.joined.end_update(outputs)
         if scheduled.num_scheduled_tokens:
@@ -228,7 +244,8 @@ class EdgeScheduler(AsyncScheduler):
 
     def view(self) -> dict[str, Any]:
         drafts = self.card_drafts if self.num_spec_tokens else self.token_drafts
-        counts = {"replays": self.passes.counters, "token_drafts": drafts.counters}
+        token_drafts = self.step_times.counters | drafts.counters
+        counts = {"replays": self.passes.counters, "token_drafts": token_drafts}
         return {**self.kv.view(), **{name: dict(found) for name, found in counts.items()}}
 
 

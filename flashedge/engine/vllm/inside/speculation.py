@@ -34,20 +34,18 @@ from flashedge.engine.vllm.inside.keys import (
     DETERMINISTIC,
     EACH_TOKEN,
     LOGPROBS,
+    PATH_FROM,
     PROGRAM,
+    TOKEN_DRAFTS,
     read_args,
 )
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
+from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
 from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason, Sampling
 
 DRAFT_PRIORITY = 1 << 30  # larger than requests have: a smaller quota takes drafts' blocks first
-CPU_BATCH = 4
-"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer.
-Chosen by hand: at 1 nothing is drafted, and at 40 drafts slow down the steps that others wait for.
-"""
 COUNTERS = (
     "kept_steps",  # steps that adopted a draft's tokens
     "kept_tokens",  # the tokens that these adopted
@@ -135,10 +133,7 @@ class Speculation:
         self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None  # newest request of any search: drafts get its parameters
-        self._flat_batch = 0  # see `BatchView`
-        on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
-        self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
+        self._like: dict[str, Request] = {}  # the newest request of each run, for its drafts
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def locate_step(self, request: Request) -> tuple[int, str | None]:
@@ -159,14 +154,13 @@ class Speculation:
         args = read_args(request.sampling_params)
         if not args.get("continuation"):
             return None
-        self._like = request
         continuation = Continuation.from_json(args["continuation"])
         sampling = Sampling(
             temperature=args["temperature"], top_p=args["top_p"], top_k=args["top_k"]
         )
+        self._like[continuation.run] = request
         path = tuple(request.prompt_token_ids)
-        draft = self._board.adopt(continuation, path, args["seed"], sampling)
-        beam = self._board.add_beam(continuation, sampling)
+        beam, draft = self._board.add_beam(continuation, path, args["seed"], sampling)
         job = None if draft is None else self._of_drafts.pop(draft, None)
         if job is not None:
             self._adopt(job, request, beam)
@@ -228,7 +222,7 @@ class Speculation:
         None. Returns the ids of vLLM's requests to end: one that serves another step goes on."""
         if request_ids is None:
             self._board.clear()
-            for table in (self._jobs, self._requested, self._of_drafts):
+            for table in (self._jobs, self._requested, self._of_drafts, self._like):
                 table.clear()
             return None
         ending: list[str] = []
@@ -305,14 +299,15 @@ class Speculation:
             if not self._of_drafts[draft].is_running:
                 self._board.pause(draft)  # memory was short
         scheduler = self._scheduler
+        base_s, sequence_s = scheduler.step_times.costs.undrafted
         plan = self._board.plan(
             BatchView(
                 running=len(scheduler.running) - len(self._board.running),
                 waiting=len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
                 max_running=scheduler.max_num_active_reqs,
                 spare_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-                flat_batch=self._flat_batch,
-                unmeasured_batch=self._unmeasured_batch,
+                base_s=base_s,
+                sequence_s=sequence_s,
             )
         )
         for draft in plan.pause:
@@ -337,11 +332,9 @@ class Speculation:
     def _get_request(self, draft: Draft) -> Request:
         job = self._of_drafts.get(draft)
         if job is None:
-            assert self._like is not None, "drafts follow requests"
             name = f"draft-{next(self._draft_ids)}"
-            request = make_draft_request(draft, name, self._like)
-            self._scheduler.requests[name] = request
-            self._scheduler.passes.windows.begin(request)
+            request = make_draft_request(draft, name, self._like[draft.continuation.run])
+            self._scheduler.begin_draft(request)
             job = StepJob(request=request)
             self._jobs[name] = self._of_drafts[draft] = job
             job.serve_draft(draft)
@@ -449,10 +442,9 @@ class Speculation:
         return [(draft.seed, draft.token_ids) for draft in self._board.list_complete(run)]
 
     def drop_unused(
-        self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
+        self, run: str, levels: Collection[int], seeds: Collection[int]
     ) -> tuple[int, int]:
         """See `engine.base`. Returns `DraftBoard.count_drawn`."""
-        self._flat_batch = flat_batch
         self._drop_drafts(self._board.drop_unused(run, frozenset(levels), frozenset(seeds)))
         return self._board.count_drawn(run)
 
@@ -461,6 +453,7 @@ class Speculation:
 
     def end_run(self, run: str) -> tuple[int, int]:
         drawn = self._board.count_drawn(run)
+        self._like.pop(run, None)
         self._drop_drafts(self._board.end_run(run))
         return drawn
 
@@ -487,10 +480,13 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 
 def make_draft_request(draft: Draft, name: str, like: Request) -> Request:
     """Make a request that draws a draft, with the noise of the child's own request and otherwise
-    the parameters of `like`. `StepJob.serve_draft` sets its end and priority."""
-    params = copy.copy(like.sampling_params)
+    the parameters of `like`, another one of the run. `StepJob.serve_draft` sets its end and
+    priority."""
+    params, args = copy.copy(like.sampling_params), read_args(like.sampling_params)
+    kept = (PROGRAM, PATH_FROM, TOKEN_DRAFTS)
     params.extra_args = {
         ARGS_KEY: {
+            **{key: args.get(key) for key in kept},
             "seed": draft.seed,
             "temperature": draft.sampling.temperature,
             "top_k": draft.sampling.top_k,

@@ -10,7 +10,6 @@ the scheduler does not know yet. `card_drafts` is for the second one. Ours. Chec
 0.32.0.
 """
 
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from flashedge.engine.vllm.inside.keys import (
     read_args,
 )
 from flashedge.engine.vllm.inside.noise import is_plain
-from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
+from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -47,11 +46,7 @@ MOST_PROGRAMS = 256
 LAST_PROMPTS = 4
 """Prompts of a program that the next one is compared with. Several of its conversations and
 searches may be open at once."""
-COUNTERS = (
-    "drafted_tokens",  # rows that steps computed for drafted tokens
-    "accepted_tokens",  # drafted tokens that were drawn
-    "drafted_steps",  # engine steps with drafted tokens
-)
+COUNTERS = ("accepted_tokens",)  # drafted tokens that were drawn
 
 
 @dataclass(slots=True, eq=False)
@@ -121,8 +116,7 @@ class TokenDrafts:
         """How many the indices have together."""
         self._requests: dict[str, Drafted] = {}
         self._rates = AcceptanceRates()
-        self._costs = StepCosts()
-        self._began_s = 0.0
+        self._costs: StepCosts = scheduler.step_times.costs
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def add_request(self, requested: Request, request: Request) -> None:
@@ -177,7 +171,6 @@ class TokenDrafts:
         """Draft tokens before a step is scheduled, as far as their KV takes nothing from requests,
         and the step has no more rows than it was tried with at the start. `draw_guessed` does not
         compute the log-probabilities of given tokens."""
-        self._began_s = time.perf_counter()
         running = self._scheduler.running
         every = self._requests.items()
         self._requests = {name: known for name, known in every if not known.request.is_finished()}
@@ -233,14 +226,6 @@ class TokenDrafts:
         for name in scheduled.num_scheduled_tokens:
             if (known := self._requests.get(name)) is not None:
                 self._count_drawn(known, drafted.get(name, ()))
-        count_step(
-            self.counters,
-            self._costs,
-            sequences=len(scheduled.num_scheduled_tokens),
-            drafted=sum(map(len, drafted.values())),
-            computed=scheduled.total_num_scheduled_tokens,
-            seconds=time.perf_counter() - self._began_s,
-        )
 
     def _count_drawn(self, known: Drafted, guesses: Collection[int]) -> None:
         tokens = known.request._all_token_ids

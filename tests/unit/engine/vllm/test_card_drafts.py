@@ -20,6 +20,7 @@ from flashedge.engine.vllm.inside.keys import (
     PROGRAM,
     TOKEN_DRAFTS,
 )
+from flashedge.engine.vllm.inside.step_times import StepTimes
 from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 from tests.support.sampling_rows import CPU
@@ -45,6 +46,7 @@ def make_scheduler(*, free_blocks: int = 10_000) -> Any:
     pool = SimpleNamespace(get_num_free_blocks=lambda: free_blocks)
     manager = SimpleNamespace(block_pool=pool)
     more: dict[str, Any] = {"running": [], "requests": {}, "has_mamba_layers": False}
+    more["step_times"] = StepTimes()
     return SimpleNamespace(num_spec_tokens=7, kv_cache_manager=manager, **more)
 
 
@@ -131,7 +133,9 @@ class Steps:
 
     def __init__(self, row_s: float, right: int) -> None:
         self.now_s = 0.0
-        self.drafts = CardDrafts(make_scheduler(), clock=lambda: self.now_s)
+        scheduler = make_scheduler()
+        self.times = scheduler.step_times = StepTimes(clock=lambda: self.now_s)
+        self.drafts = CardDrafts(scheduler)
         self._row_s, self._right = row_s, right
         self._names = tuple("abcd")
         self._flying = schedule(self.drafts, *self._names)
@@ -140,7 +144,9 @@ class Steps:
         """Returns how many tokens were drafted for each step. `right` of a draft's are right."""
         widths = []
         for _ in range(steps):
+            self.times.begin()
             output = schedule(self.drafts, *self._names)
+            self.times.complete_output(output)
             flying, self._flying = self._flying, output
             width = flying.num_spec_tokens_to_schedule
             widths.append(width)
@@ -154,6 +160,7 @@ class Steps:
             order = {name: at for at, name in enumerate(self._names)}
             ran: Any = SimpleNamespace(sampled_token_ids=drawn, req_id_to_index=order)
             self.drafts.begin_update(output, ran)
+            self.times.end(output)
         return widths
 
 

@@ -11,9 +11,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside import keys, token_drafts
 from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
+from flashedge.engine.vllm.inside.step_times import StepTimes
 from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
 from flashedge.search.step_rules import BoundaryRule
-from tests.support.forced_drafts import FreeRows
+from scripts.lab.forced_drafts import FreeRows
 
 STOP, LINE, ROUND = 90, 91, [10, 11, 12, 13]
 RULE = BoundaryRule.from_texts([(LINE, "\n\n")])
@@ -25,6 +26,7 @@ KINDS = ("async_scheduling", "use_v2_model_runner", "has_mamba_layers", "num_spe
 def make_drafts(**engine: Any) -> TokenDrafts:
     pool = SimpleNamespace(get_num_free_blocks=lambda: 100)
     fields = {**LIMITS, **dict.fromkeys(KINDS, False), "running": [], "waiting": [], **engine}
+    fields["step_times"] = StepTimes()
     scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=pool), **fields)
     scheduler.scheduler_config = scheduler
     drafts: Any = TokenDrafts(scheduler, lambda request: (0, "rule"), {"rule": RULE})
@@ -160,7 +162,7 @@ def test_a_step_counts_its_drafted_tokens() -> None:
     before = sum(drafts._rates.tried), sum(drafts._rates.accepted)
     assert propose(drafts, request) == ROUND * 2
     end_step(drafts, request, [10, 11, 50])
-    assert drafts.counters == {"drafted_tokens": 8, "accepted_tokens": 2, "drafted_steps": 1}
+    assert drafts.counters == {"accepted_tokens": 2}
     assert sum(drafts._rates.tried) - before[0] == 3
     assert sum(drafts._rates.accepted) - before[1] == 2
     assert propose(drafts, request) == []
@@ -183,9 +185,13 @@ def test_a_step_that_adopts_a_draft_goes_on_behind_its_tokens() -> None:
 
 
 def test_the_guesses_of_a_verify_pass_are_no_drafts() -> None:
-    drafts, guesses = make_drafts(), [1, 2, 3, 4]
+    drafts, times, guesses = make_drafts(), StepTimes(), [1, 2, 3, 4]
     add(drafts, ROUND)
     step = make_step("flagged", guesses)
+    times.end(step)
+    assert times.counters == {"drafted_tokens": 4, "drafted_steps": 1}
     ReplayPass(rows=32, guesses={"flagged": guesses}).attach(step)
+    times.end(step)
     drafts.end_update(step)
+    assert times.counters == {"drafted_tokens": 4, "drafted_steps": 1}
     assert set(drafts.counters.values()) == {0}

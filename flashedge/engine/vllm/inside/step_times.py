@@ -1,0 +1,46 @@
+"""Measures the steps of vLLM's scheduler: how many rows they have, and what a row costs.
+
+All drafts, of steps and of tokens, are chosen by these costs (`scheduling.speculation.step_costs`).
+"""
+
+import time
+from collections.abc import Callable
+
+from vllm.v1.core.sched.output import SchedulerOutput
+
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
+from flashedge.scheduling.speculation.step_costs import StepCosts
+
+_BEGAN = "_flashedge_began_s"
+"""The attribute of a `SchedulerOutput` that holds the time when its step began."""
+
+
+class StepTimes:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._began_s = self._ended_s = 0.0
+        self.costs = StepCosts()
+        self.counters = {
+            "drafted_tokens": 0,  # rows that steps computed for drafted tokens
+            "drafted_steps": 0,  # steps that had any
+        }
+
+    def begin(self) -> None:
+        self._began_s = self._clock()
+
+    def complete_output(self, output: SchedulerOutput) -> None:
+        output.__dict__[_BEGAN] = self._began_s
+
+    def end(self, scheduled: SchedulerOutput) -> None:
+        # An asynchronous step waits while the one before it is computed.
+        began_s = max(scheduled.__dict__.get(_BEGAN, 0.0), self._ended_s)
+        self._ended_s = self._clock()
+        drafted = sum(map(len, scheduled.scheduled_spec_decode_tokens.values()))
+        sequences = len(scheduled.num_scheduled_tokens)
+        if find_pass(scheduled) is not None:  # its guesses are no drafts
+            return
+        self.counters["drafted_tokens"] += drafted
+        self.counters["drafted_steps"] += drafted > 0
+        # A step that computes a prompt says nothing of a row's cost.
+        if sequences and scheduled.total_num_scheduled_tokens == sequences + drafted:
+            self.costs.note(sequences, drafted, self._ended_s - began_s)
