@@ -1,11 +1,11 @@
 """What do drafts of tokens, drafts of steps and early commit gain on a simulated 4090?
 
     python -m scripts.bench.flashtts.generators_half_sim [--n 4 16 64 256] [--problems 8]
-        [--strategy beam|best_of_n] [--overheads low typical high] [--ways off all] [--others]
-        [--charged]
+        [--pair 1.5B+7B] [--strategy beam|best_of_n] [--overheads low typical high]
+        [--ways off all] [--others] [--charged]
 
-Searches with a 1.5B generator and a 1.5B verifier on 90 % of the card, whose paths are spliced of 8
-real samples of their problem (`scripts.lab.benchmark.lengths`). Each problem runs in all ways of
+Searches on 90 % of the card, whose paths are spliced of 8 real samples of their problem by a 1.5B
+model (`scripts.lab.benchmark.lengths`). Each problem runs in all ways of
 `WAYS`: the stock loop, which scores whole paths, a verifier with a prefix cache and nothing else,
 all of FlashEdge but the generator's half, each of its parts, and all of it. Every tree is compared
 with that of the first way.
@@ -29,7 +29,7 @@ from statistics import fmean
 
 from flashedge.optimizations import Optimizations
 from scripts.bench.daemon import report
-from scripts.bench.flashtts.study import build_cell, format_table, run_in_parallel
+from scripts.bench.flashtts.study import PAIRS, build_cell, format_table, run_in_parallel
 from scripts.lab.benchmark.devices import OVERHEADS
 from scripts.lab.benchmark.ladder import BEST, RUNGS, SUFFIX, Rung
 from scripts.lab.benchmark.simulate import Bench
@@ -67,7 +67,7 @@ def join_problems(trace: StepTrace, row: int, count: int) -> StepTrace:
 
 def build_bench(n: int, overheads: str, number: int, asked: argparse.Namespace) -> Bench:
     bench = build_cell(
-        "1.5B+1.5B",
+        asked.pair,
         "gsm8k",
         n,
         problems=asked.problems,
@@ -125,6 +125,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64, 256])
     parser.add_argument("--problems", type=int, default=8)
+    parser.add_argument("--pair", choices=PAIRS, default="1.5B+1.5B")
     parser.add_argument("--strategy", choices=("beam", "best_of_n"), default="beam")
     parser.add_argument("--overheads", nargs="+", choices=OVERHEADS, default=list(OVERHEADS))
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
@@ -142,7 +143,7 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     asked = parse_arguments()
     tasks: list[Task] = list(product(asked.n, asked.overheads, range(asked.problems)))
-    kept = (asked.strategy, asked.others, asked.charged, asked.problems, *asked.ways)
+    kept = (asked.pair, asked.strategy, asked.others, asked.charged, asked.problems, *asked.ways)
     name = "-".join(("generators-half", *map(str, kept)))
     found: dict[tuple[int, str], list[dict[str, Figures]]] = {}
     for task, figures in run_in_parallel(name, partial(run_task, asked), tasks):
@@ -163,7 +164,7 @@ def main() -> None:
         for cell, ways in cells.items()
         for way, row in ways.items()
     ]
-    print(format_table(head, rows, f"{asked.strategy}, simulated RTX 4090"))
+    print(format_table(head, rows, f"{asked.pair}, {asked.strategy}, simulated RTX 4090"))
     report(
         simulated=True,
         **vars(asked),
