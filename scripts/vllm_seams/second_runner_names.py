@@ -10,6 +10,7 @@ _GPU = "v1.worker.gpu"
 _PROCESSORS = f"{_GPU}.sample.logits_processor"
 _RUNNER = f"{_GPU}.model_runner:GPUModelRunner"
 _DRAFTS, _SPECULATOR = "inside/card_drafts.py", "inside/table_speculator.py"
+_TENSOR = "inside/kv/tensor.py"
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _NAMED, _WORKINGS = Use.CALLED, Use.ACCESSED, Use.NAMED, Use.WORKINGS
 
@@ -21,7 +22,7 @@ SECOND_RUNNER = (
          _ACCESSED, _EDGE,
          "The second runner keeps a request's slot until it hears that the request has left."),
     _use(_GPU, "model_runner", _NAMED, _CHOICE, "Defines the runner's class."),
-    _use(f"{_GPU}.attn_utils", "allocate_kv_cache", _REPLACED, "inside/kv/tensor.py",
+    _use(f"{_GPU}.attn_utils", "allocate_kv_cache", _REPLACED, _TENSOR,
          "Two engines share one device, so KV blocks get memory only while they are in use."),
     _use(_RUNNER, "finish_requests update_requests", _WORKINGS, _EDGE,
          "A request that comes back is added anew, and what is computed of it is counted there."),
@@ -68,8 +69,12 @@ SECOND_RUNNER = (
     _use(f"{_GPU}.states:RequestState",
          "all_token_ids total_len max_num_reqs req_id_to_index", _ACCESSED, _SPECULATOR,
          "The texts of the requests on the device, and their slots."),
-    _use("config.vllm:VllmConfig", "num_speculative_tokens", _ACCESSED, _SPECULATOR,
-         "The most drafted tokens of a sequence in a step."),
+    _use("config.vllm:VllmConfig", "num_speculative_tokens", _ACCESSED,
+         f"{_SPECULATOR} {_TENSOR}", "The most drafted tokens of a sequence in a step."),
+    _use("config.vllm:VllmConfig", "num_lookahead_tokens", _ACCESSED, _TENSOR,
+         "The room that the warm-up leaves for drafts."),
+    _use("v1.worker.gpu.warmup", "_warmup_kernels", _WORKINGS, _TENSOR,
+         "It writes blocks for all sequences at once, which need memory at the start."),
     _use("v1.core.sched.output:SchedulerOutput",
          "num_spec_tokens_to_schedule scheduled_new_reqs", _ACCESSED,
          f"{_DRAFTS} {_SPECULATOR}", "How many tokens are drafted, and of which requests."),

@@ -1,10 +1,11 @@
 """A worker whose KV is not in FlashEdge's memory is refused before its first request."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
@@ -13,8 +14,10 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.kv_cache_layout import KVCacheLayout
 from vllm.v1.worker.gpu import attn_utils as second_runner
+from vllm.v1.worker.gpu import warmup
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_START, SECOND_RUNNER
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.blocks import HostPages, KvRange
 from flashedge.engine.vllm.inside.kv.worker import KvMemory
@@ -78,3 +81,52 @@ def test_the_second_model_runner_has_its_kv_in_our_memory(monkeypatch: pytest.Mo
     kv_caches = second_runner.init_kv_cache(layers, KV_CONFIG, device, sizes, config)
     block_bytes = describe(list(kv_caches.values()))["block_bytes"]
     assert block_bytes == len(NAMES) * PAGE
+
+
+@pytest.mark.parametrize("drafted", [0, 7])
+def test_a_second_runner_starts_with_the_blocks_that_it_warms_up_with(
+    monkeypatch: pytest.MonkeyPatch, drafted: int
+) -> None:
+    """Its share of the memory has fewer. vLLM's own warm-up says which blocks it writes."""
+    sequences, blocks, written = 6, 64, set[int]()
+    config = SimpleNamespace(
+        additional_config={ARGS_KEY: {KV_START: 0.01, SECOND_RUNNER: True}},
+        num_speculative_tokens=drafted,
+        num_lookahead_tokens=drafted,
+        is_mm_encoder_only=False,
+        model_config=SimpleNamespace(max_model_len=16, get_vocab_size=lambda: 64),
+        cache_config=SimpleNamespace(block_size=SPEC.block_size),
+        scheduler_config=SimpleNamespace(max_num_seqs=sequences, max_num_batched_tokens=4096),
+    )
+    zeroer = SimpleNamespace(warmup=lambda count: None, zero_block_ids=written.update)
+    runner: Any = SimpleNamespace(
+        vllm_config=config,
+        scheduler_config=config.scheduler_config,
+        model_config=config.model_config,
+        kv_cache_config=KVCacheConfig(blocks, [], [KVCacheGroupSpec(["layer"], SPEC)]),
+        num_speculative_steps=drafted,
+        decode_query_len=1 + drafted,
+        max_model_len=2048,
+        model_state=None,
+        adaptive_verification=None,
+        rejection_sampler=None,
+        block_tables=None,
+        is_pooling_model=False,
+        is_encoder_decoder=False,
+        is_last_pp_rank=True,
+        kv_connector=SimpleNamespace(set_disabled=lambda is_disabled: None),
+        kv_block_zeroer=zeroer,
+    )
+
+    def note(output: SchedulerOutput) -> None:
+        found = [request.block_ids for request in output.scheduled_new_reqs]
+        found += filter(None, output.scheduled_cached_reqs.new_block_ids)
+        written.update(block for groups in found for ids in groups for block in ids)
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    warmup.warmup_kernels(runner, note, lambda grammar: None)
+    pages = HostPages(blocks * PAGE)
+    kv = KvRange(pages, [pages.tensor.view(blocks, PAGE)], blocks)
+    kv_tensor._claim_start(kv, cast("Any", config), blocks)
+    assert written <= set(range(kv.count_claimed()))
+    assert sequences < kv.count_claimed() < blocks

@@ -92,9 +92,12 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
         kv.claim(range(blocks))
         return
     usable = blocks - 1  # block 0 is vLLM's null block
-    longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
-    least = longest + 1  # one to spare, as in `quota`
-    if uses_second_runner(config):  # at its start it writes a block for each sequence
-        least = max(least, config.scheduler_config.max_num_seqs)
+    block_tokens = config.cache_config.block_size
+    least = -(-config.model_config.max_model_len // block_tokens) + 1  # one to spare, as in `quota`
+    if uses_second_runner(config):
+        # It warms up with all sequences at once: a prompt that is a token longer than a step, up
+        # to five steps, each of one token and of those that are drafted, and room for a draft.
+        tokens = 6 * (1 + config.num_speculative_tokens) + 1 + config.num_lookahead_tokens
+        least = max(least, config.scheduler_config.max_num_seqs * -(-tokens // block_tokens))
     least = min(usable, least)
     kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
