@@ -70,18 +70,15 @@ class Features:
     """Ref: arXiv 2509.00195 §4.3."""
     offload: bool = feature(
         True,
-        "Let the split give all KV memory to each engine in turn where that is faster, with the KV"
-        " of the other engine in host memory.",
+        "On a card, let the split give all KV memory to each engine in turn where that is faster,"
+        " with the KV of the other engine in host memory.",
     )
     """Needs `kv_split`. Ref: arXiv 2509.00195 §4.3."""
-    offload_to_file: bool = feature(
-        False, "Keep offloaded KV in a file even when host memory is not short."
-    )
-    """Ours."""
-    mapped_kv: bool = feature(
-        False,
-        "On CUDA, map the KV tensors onto memory that can be given back, so that the split can move"
-        " there, if a trial of the card succeeds. Experimental: no card has run it yet.",
+    mapped_kv: bool | None = feature(
+        None,
+        "On a card, map the KV onto memory that can be given back, so that the split can move there"
+        " as on a CPU. Not set: where a trial of the card succeeds; flashedge doctor says whether"
+        " it does. No card has run it yet.",
     )
     """Ours."""
     fused_sampling: bool = feature(

@@ -12,6 +12,7 @@ from flashedge.cli.output import Json
 from flashedge.cli.runs import shorten_ids
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
+from flashedge.sizes import format_size
 
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
@@ -81,6 +82,7 @@ def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
         lines.append("the self-test is still running; deterministic requests wait for it")
     generator = engines.get("generator") or {}
     lines += [describe_drafts(generator), describe_replays(generator), describe_places(engines)]
+    lines += describe_kv(engines)
     for line in filter(None, lines):
         output.say(line)
     print_engines(pairs)
@@ -118,6 +120,21 @@ def describe_drafts(generator: Mapping[str, Any]) -> str | None:
         return None
     share = counts["accepted_tokens"] / drafted
     return f"token drafts: {share:.0%} of {drafted:,} were right"
+
+
+def describe_kv(engines: Mapping[str, Any]) -> Iterator[str]:
+    """What KV has moved since the engines started, or why none does. Nothing if none has yet."""
+    if why := next(filter(None, (engine.get("kv_fixed") for engine in engines.values())), None):
+        yield f"the KV memory is divided once, when the engines start: {why}"
+    for name, engine in engines.items():
+        moved = (engine.get("view") or {}).get("kv_moved") or {}
+        if any(moved.values()):
+            sizes = {way: format_size(size) for way, size in moved.items()}
+            yield (
+                f"KV of the {name}: {sizes['saved_bytes']} went to host memory,"
+                f" {sizes['loaded_bytes']} came back; it gave up {sizes['unmapped_bytes']} of"
+                f" memory and took {sizes['mapped_bytes']}"
+            )
 
 
 def describe_replays(generator: Mapping[str, Any]) -> str | None:

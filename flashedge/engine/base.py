@@ -130,6 +130,8 @@ class EngineView:
     replays: Mapping[str, int] = field(default_factory=dict)
     """Counts steps, and passes of deterministic requests, since the process started: see
     `passes.COUNTERS`."""
+    kv_moved: Mapping[str, int] = field(default_factory=dict)
+    """Counts bytes of KV that moved since the process started: see `inside.kv.quota.MOVED`."""
     token_drafts: Mapping[str, int] = field(default_factory=dict)
     """Counts drafted tokens since the process started: see `inside.token_drafts.COUNTERS`."""
 
@@ -161,6 +163,8 @@ class Health:
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine
     runs on other cards, so nothing moves). None before the first start, unless it is "own"."""
+    kv_fixed: str | None = None
+    """Why the engine keeps its KV memory, in words. None where memory moves between the engines."""
     cards: str | None = None
     """The cards that the engine runs on, such as "GPU 0 + GPU 1". None on a CPU."""
 
@@ -249,14 +253,15 @@ class Engine(Protocol):
         """Limit the KV that requests may hold. Returns the bytes granted, in whole blocks: at least
         those of one request of full length, and fewer than asked if memory is short."""
 
-    async def offload(self, *, keep: bool = True) -> int:
-        """Pause, save the KV in host memory or a file, and free its memory; new requests wait.
+    async def offload(self, *, keep: bool = True, share: float = 1.0) -> int:
+        """Pause, save the KV in host memory, and free its memory; new requests wait.
 
         Returns the bytes saved, 0 if that failed. keep: False drops the KV instead. What is not
-        saved is computed again."""
+        saved is computed again. share: a first part of the KV; calls with larger ones follow."""
 
-    async def restore(self) -> int:
-        """Load any offloaded KV and go on with the same tokens. Returns the bytes loaded."""
+    async def restore(self, *, share: float = 1.0) -> int:
+        """Load any offloaded KV and go on with the same tokens. Returns the bytes loaded. share: a
+        first part of the KV, if there is memory for it; the engine waits for the whole."""
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         """Run waiting requests in this order of their programs from now on.
@@ -313,11 +318,11 @@ class EngineProxy(Generic[E]):
     async def budget(self, kv_bytes: int) -> int:
         return await self._engine.budget(kv_bytes)
 
-    async def offload(self, *, keep: bool = True) -> int:
-        return await self._engine.offload(keep=keep)
+    async def offload(self, *, keep: bool = True, share: float = 1.0) -> int:
+        return await self._engine.offload(keep=keep, share=share)
 
-    async def restore(self) -> int:
-        return await self._engine.restore()
+    async def restore(self, *, share: float = 1.0) -> int:
+        return await self._engine.restore(share=share)
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         await self._engine.rank_programs(keys)

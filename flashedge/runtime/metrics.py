@@ -108,6 +108,12 @@ _REPLAYS: Mapping[str, str] = {
     "recomputed_tokens": "Candidates of deterministic requests that were forgotten.",
     "pass_us": "Microseconds of passes, for which other requests waited.",
 }
+_KV_MOVED: Mapping[str, str] = {
+    "saved_bytes": "Bytes of KV that were copied to host memory for the other engine.",
+    "loaded_bytes": "Bytes of KV that were copied back.",
+    "mapped_bytes": "Bytes of memory that KV blocks were given.",
+    "unmapped_bytes": "Bytes of memory that KV blocks gave up.",
+}
 _OF_VIEWS: Mapping[str, tuple[Callable[..., Gauge | Counter], str, str]] = {
     "running": (Gauge, "num_requests_running", "Requests on the engine."),
     "waiting": (Gauge, "num_requests_waiting", "Requests queued in the engine."),
@@ -124,9 +130,10 @@ _OF_VIEWS: Mapping[str, tuple[Callable[..., Gauge | Counter], str, str]] = {
     "preemptions": (Counter, "num_preemptions", "Requests preempted for lack of KV blocks."),
     "drafted_tokens": (Counter, "spec_decode_num_draft_tokens", "Drafted tokens in steps."),
     "accepted_tokens": (Counter, "spec_decode_num_accepted_tokens", "Those that were drawn."),
+    **{name: (Counter, f"kv_{name}", doc) for name, doc in _KV_MOVED.items()},
     **{name: (Counter, f"deterministic_{name}", doc) for name, doc in _REPLAYS.items()},
 }
-"""(class, name, help) by the field of `EngineView`, or the name in its `replays` or
+"""(class, name, help) by the field of `EngineView`, or the name in its `replays`, `kv_moved` or
 `token_drafts`."""
 
 
@@ -216,7 +223,7 @@ class Metrics:
                 up.labels(pair, engine).set(health.state == "ready")
                 self._advance(self._count["engine_restarts"], (pair, engine), health.restarts)
             for engine, view in views[pair].items():
-                found = {**asdict(view), **view.replays, **view.token_drafts}
+                found = {**asdict(view), **view.replays, **view.kv_moved, **view.token_drafts}
                 for name in of_views.keys() & found.keys():
                     if isinstance(metric := of_views[name], Gauge):
                         metric.labels(pair, engine).set(found[name])

@@ -76,7 +76,7 @@ def list_start_args(pair: str, plan: MemoryPlan, config: Config) -> dict[str, di
     )
     return {
         name: build_options(
-            name, spec, Path(spec.source), kv_bytes, None, own, on_card=True
+            name, spec, Path(spec.source), kv_bytes, sum(plan.kv_bytes), own, on_card=True
         ).list_args()
         for (name, spec), kv_bytes in zip(roles, plan.kv_bytes, strict=True)
     }

@@ -101,7 +101,7 @@ SCHEDULER = (
          f"{_QUOTA} {_SPECULATION}", "The quota takes blocks out of the pool and returns them."),
     _use(_POOL, "blocks num_gpu_blocks", _ACCESSED, _QUOTA,
          "Blocks are numbered from 0. One is the null block, which no request gets."),
-    _use("v1.core.kv_cache_utils:KVCacheBlock", "block_id ref_cnt is_null block_hash", _ACCESSED,
+    _use("v1.core.kv_cache_utils:KVCacheBlock", "block_id ref_cnt block_hash", _ACCESSED,
          _QUOTA, "Tells which blocks hold KV that is of use."),
 )  # fmt: skip
 

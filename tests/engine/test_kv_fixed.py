@@ -38,10 +38,10 @@ class SpawnedEngines:
 async def spawned(
     pair: VllmPair, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[SpawnedEngines]:
-    options = replace(pair.generator.options, name="spawned", kv_fixed=True, kv_bytes=48 * MIB)
+    options = replace(pair.generator.options, name="spawned", kv_fixed="a test", kv_bytes=48 * MIB)
     generator = VllmGenerator(options, pair.generator.codec)
     folder = make_checkpoint("skywork", tmp_path_factory.mktemp("prm") / "skywork")
-    options = build_tiny_options("plugin", folder, kv_fixed=True)
+    options = build_tiny_options("plugin", folder, kv_fixed="a test")
     verifier = VllmVerifier(options, find_family("skywork")(folder, {}))
 
     log: list[str] = []

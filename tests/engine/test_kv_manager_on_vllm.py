@@ -44,7 +44,6 @@ async def manage(
         kv_bytes=kv_bytes,
         max_batch=find_max_sequences(config),
         offload=True,
-        folder_bytes=1 << 30,
     )
     if forced is not None:
         manager.choose_split = forced  # type: ignore[method-assign]

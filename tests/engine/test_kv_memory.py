@@ -1,17 +1,13 @@
-"""KV memory of the real engines: given back, written to a file, mapped in granules as on a card.
+"""KV memory of the real engines: given back, mapped in granules as on a card.
 
 Memory that is not mapped can't be touched: a step that did so would end the engine's process.
 FLASHEDGE_KV_STEPS sets the number of random steps.
 """
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
-from dataclasses import replace
-from pathlib import Path
 
 import psutil
-import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import Generator, Verifier
@@ -47,32 +43,6 @@ async def test_a_smaller_quota_returns_memory_to_the_system(
         assert drawn(await generate_all(generator, requests)) == first
         assert resident_bytes(generator) < before - 0.7 * (cached_bytes - small)
     assert drawn(await generate_all(generator, requests)) == first
-    await settle(generator)
-
-
-async def test_kv_offloaded_to_a_file_takes_no_memory(
-    generator: VllmGenerator, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = replace(generator.options, offload_folder=tmp_path, offload_to_file=True)
-    monkeypatch.setattr(generator, "options", options)
-    requests = ask_apart(generator, problem, 16, 70, max_tokens=300)
-    first = drawn(await generate_all(generator, requests))
-    running = asyncio.create_task(generate_all(generator, requests))
-    while not (await generator.view()).running:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    before = resident_bytes(generator)
-    saved = await generator.offload()
-    held = (await generator.view()).blocks_used
-    offloaded = resident_bytes(generator)
-    loaded = await generator.restore()  # before any assertion: else the next test would wait
-    restored = resident_bytes(generator)
-    assert held > 0
-    assert saved > 40 * MIB
-    assert before - offloaded > 0.8 * saved
-    assert loaded == saved
-    assert restored - offloaded > 0.8 * saved
-    assert drawn(await running) == first
-    assert not any(tmp_path.iterdir())  # noqa: ASYNC240  the file has no name
     await settle(generator)
 
 

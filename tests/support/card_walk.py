@@ -152,7 +152,7 @@ def _build_options(role: str, dtype: str, pair: Any, config: Any, size: str = "7
     (path / "config.json").write_text(json.dumps(model))
     spec, kv_bytes = getattr(pair, role), getattr(config.kv_bytes, role)
     spec = replace(spec, dtype=dtype)
-    options = build_options(role, spec, path, kv_bytes, None, config, on_card=True)
+    options = build_options(role, spec, path, kv_bytes, "a test", config, on_card=True)
     extra: dict[str, Any] = {"skip_tokenizer_init": True}
     if role == "generator":
         extra["logits_processors"] = ["flashedge.engine.vllm.inside.noise:PositionNoise"]
@@ -330,14 +330,20 @@ def walk_daemons() -> dict[str, Any]:
     take_cards(fake_card("4090"))
     found: dict[str, Any] = {}
     found["up"] = [
-        [engine.options.kv_fixed, engine.options.max_num_seqs, list(engine.options.graph_sizes)]
+        [engine.health().kv_fixed, engine.options.max_num_seqs, list(engine.options.graph_sizes)]
         for engine in _build_engines()
     ]
+    mapped = _build_engines({"features": "mapped_kv=on,second_runner=on,verifier_graphs=on"})
+    each = [engine.options for engine in mapped]
+    found["mapped"] = [
+        [of.kv_bytes >> 20, of.second_runner, of.graph_sizes != (), of.kv_fixed] for of in each
+    ]
+    found["mapped at start"] = sum(of.kv_start_bytes for of in each) >> 20
     found["refused"] = _refuse({"pair": "math-7b+prm-7b"})
     take_cards(fake_cards("4090", "3060", "3060"))
     apart = _build_engines({"devices": "1,0", "features": "kv_split=on,mapped_kv=on"})  # bundled
     found["apart"] = [
-        [of.visible_cards, of.kv_bytes >> 20, of.kv_fixed, health.cards, health.kv_memory]
+        [of.visible_cards, of.kv_bytes >> 20, health.kv_fixed, health.cards, health.kv_memory]
         for of, health in ((engine.options, engine.health()) for engine in apart)
     ]
     found["three"] = _refuse({"pair": PAIR, "devices": "0+1+2"})

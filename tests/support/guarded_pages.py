@@ -12,7 +12,7 @@ from typing import Any
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 from flashedge.engine.vllm.inside.kv import tensor
-from flashedge.engine.vllm.inside.kv.blocks import HostPages
+from flashedge.engine.vllm.inside.kv.blocks import DEVICE, HostPages
 from flashedge.engine.vllm.inside.kv.worker import KvMemory
 
 KV_MEMORY = f"{__name__}.GuardedKvMemory"
@@ -22,6 +22,8 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class GuardedPages(HostPages):
+    mechanism = DEVICE
+
     def __init__(self, size: int, granule: int) -> None:
         super().__init__(size, granule)
         self._allow(0, -(-size // granule), 0)

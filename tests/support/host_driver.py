@@ -7,6 +7,8 @@ those of `cuda.bindings.driver`.
 import ctypes
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
@@ -45,12 +47,26 @@ class HostDriver:
     CUmemAllocationProp = staticmethod(lambda: SimpleNamespace(location=SimpleNamespace(id=-1)))
     CUmemAccessDesc = SimpleNamespace
     cuCtxSynchronize = staticmethod(lambda: OK)
+    cuStreamSynchronize = staticmethod(lambda stream: OK)
 
     def __init__(self, free: int) -> None:
         self.free = free
         """Granules that the card has left."""
+        self._failing: str | None = None
+        self._successes = 0
         self.handles: set[int] = set()
         self.mapped: dict[int, int] = {}
+
+    def fail(self, call: str | None, after: int = 0) -> None:
+        """Let this call fail from now on, once it has succeeded `after` times. None: none fails."""
+        self._failing, self._successes = call, after
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu") and name == self._failing:
+            if not self._successes:
+                return lambda *args: WRONG
+            self._successes -= 1
+        return super().__getattribute__(name)
 
     def cuMemGetAllocationGranularity(self, prop: Any, option: int) -> Any:
         return (*OK, GRANULE) if prop.type == 1 and prop.location.id == 0 else WRONG
@@ -103,6 +119,39 @@ class HostDriver:
         os.close(handle)
         self.free += 1
         return OK
+
+
+class FakeCuda:
+    """Streams that keep the order of what is queued on them. The memory is the host's."""
+
+    def __init__(self, driver: HostDriver | None = None) -> None:
+        self.calls: list[str] = []
+        self.now = "steps"
+        self._driver = driver
+
+    def mem_get_info(self) -> tuple[int, int]:
+        assert self._driver is not None
+        return self._driver.free * GRANULE, 0
+
+    def Stream(self) -> Any:
+        return self._make("copies")
+
+    def current_stream(self) -> Any:
+        return self._make(self.now)
+
+    def _make(self, name: str) -> Any:
+        return SimpleNamespace(
+            name=name,
+            wait_stream=lambda other: self.calls.append(f"{name} wait for {other.name}"),
+            synchronize=lambda: self.calls.append(f"the host waits for {name}"),
+        )
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        self.calls.append(f"{stream.name} are queued")
+        before, self.now = self.now, stream.name
+        yield
+        self.now = before
 
 
 def _map_at(address: int, size: int, allowed: int, flags: int, file: int) -> int:

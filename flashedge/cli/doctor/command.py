@@ -28,8 +28,8 @@ from flashedge.engine.card_needs import (
     find_compiler,
     query_driver,
 )
-from flashedge.engine.platform import CHECKED_MINOR, detect_device_kind, find_vllm
-from flashedge.engine.vllm.card_check import CardVerdict, check_installed_build
+from flashedge.engine.platform import CHECKED_MINOR, detect_device_kind, find_vllm, runs_on_cpu
+from flashedge.engine.vllm.card_check import CardVerdict, check_installed_build, explain_fixed_kv
 from flashedge.errors import ConfigError, FlashEdgeError, RequestError
 from flashedge.sizes import format_size
 
@@ -324,13 +324,10 @@ def check_kv_memory(config: Config) -> str:
     if not layout.is_shared:
         names = [str(cards.describe()) for cards in layout.each]
         return f"does not move: the generator has {names[0]} to itself, the verifier {names[1]}"
-    if not config.features.kv_split:
-        return "divided by the pair's memory plan (the feature kv_split is off)"
-    if detect_device_kind() == "cpu":
-        return "moves between the engines while they run; unused memory goes back to the system"
-    if config.features.mapped_kv:
-        return "moves between the engines if a trial at the start succeeds (see flashedge logs)"
-    return "divided once, by the profile, when the engines start (the feature mapped_kv is off)"
+    if why := explain_fixed_kv(config, layout):
+        return f"divided once, when the engines start: {why}"
+    owner = "system" if runs_on_cpu() else "card"
+    return f"moves between the engines while they run; unused memory goes back to the {owner}"
 
 
 def judge_profile(found: Profile) -> Found:

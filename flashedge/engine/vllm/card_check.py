@@ -2,7 +2,7 @@
 
 It tries what every start of an engine needs: one real operation on the card, vLLM's compiled
 kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` and
-`flashedge doctor` run it. `card_maps_memory` tests in another process whether KV memory can move.
+`flashedge doctor` run it. `explain_fixed_kv` tries in another process whether KV memory can move.
 """
 
 import dataclasses
@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.util
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -19,9 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flashedge.config import Config
 from flashedge.engine.card_needs import COMPILER_HINTS, DRIVER_HINTS
-
-log = logging.getLogger(__name__)
+from flashedge.engine.layout import Layout
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.profiler.gpu import VISIBLE_DEVICES
 
 LIMIT_S = 180
 """Seconds for the whole check. Chosen by hand: a tenth is too short for 79 MB of kernels and torch
@@ -54,9 +55,13 @@ def check_installed_build() -> list[CardVerdict]:
         return [CardVerdict(name="cuda", error=why, hint=_REINSTALL)]
 
 
-def _run_module(name: str, *arguments: str, limit_s: int) -> subprocess.CompletedProcess[str]:
+def _run_module(
+    name: str, *arguments: str, limit_s: int, card: str | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", name, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
+    env = os.environ | ({} if card is None else {VISIBLE_DEVICES: card})
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "env": env}
+    return subprocess.run(command, timeout=limit_s, **options)
 
 
 def check_build() -> Iterator[CardVerdict]:
@@ -122,20 +127,34 @@ def _choose_cuda_hint(error: str) -> str:
     return "if nvidia-smi works, reboot; CUDA can't start after a driver update until then"
 
 
+def explain_fixed_kv(config: Config, layout: Layout) -> str | None:
+    """Say why KV memory can't move between the engines while they run. None if it can."""
+    if not config.features.kv_split:
+        return "the feature kv_split is off"
+    if not layout.is_shared:
+        return "each engine has cards of its own"
+    if not layout.moves_memory:
+        return "the engines are spread over several cards"
+    if runs_on_cpu() or config.features.mapped_kv:
+        return None
+    if config.features.mapped_kv is False:
+        return "the feature mapped_kv is off"
+    return try_to_map(layout.generator.visible)
+
+
 @functools.cache
-def card_maps_memory() -> bool:
-    """Whether a trial process (`cuda_pages`) can map memory of the card. If not, logs why."""
+def try_to_map(card: str | None) -> str | None:
+    """Try in a process of its own (`cuda_pages`) to map memory of the card. Returns why it fails,
+    or None. card: CUDA_VISIBLE_DEVICES of the process. None leaves it as the daemon's."""
+    module = "flashedge.engine.vllm.inside.kv.cuda_pages"
     try:
-        trial = _run_module("flashedge.engine.vllm.inside.kv.cuda_pages", limit_s=TRIAL_LIMIT_S)
+        trial = _run_module(module, limit_s=TRIAL_LIMIT_S, card=card)
     except subprocess.TimeoutExpired:
-        log.warning(
-            "the KV memory is fixed: mapping trial pages took more than %d s", TRIAL_LIMIT_S
-        )
-        return False
-    if trial.returncode:
-        reason = trial.stderr.strip() or f"mapping trial pages exited with {trial.returncode}"
-        log.warning("the KV memory is fixed: %s", reason.splitlines()[-1])
-    return trial.returncode == 0
+        return f"a trial of mapping the card's memory took more than {TRIAL_LIMIT_S} s"
+    if not trial.returncode:
+        return None
+    reason = trial.stderr.strip() or f"exit code {trial.returncode}"
+    return f"a trial of mapping the card's memory failed: {reason.splitlines()[-1]}"
 
 
 def main() -> int:

@@ -47,8 +47,7 @@ class VllmEngine:
     async def measure_memory(self) -> dict[str, int]:
         """Measure the memory of the largest step, before any request. Returns bytes by the names of
         `inside.step_memory`. Raises EngineError, also if the step does not fit the memory."""
-        kv_bytes = self.options.kv_start_bytes or self.options.kv_bytes
-        found: dict[str, int] = await self.process.call("measure_memory", kv_bytes)
+        found: dict[str, int] = await self.process.call("measure_memory")
         return found
 
     async def view(self) -> EngineView:
@@ -66,16 +65,15 @@ class VllmEngine:
         """Let a restarted process start with its budget, or with next to nothing if offloaded."""
         self.process.start_limit_bytes = 0 if self._is_offloaded else self._budget
 
-    async def offload(self, *, keep: bool = True) -> int:
+    async def offload(self, *, keep: bool = True, share: float = 1.0) -> int:
         self._is_offloaded = True
         self._limit_start()
-        folder, to_file = str(self.options.offload_folder), self.options.offload_to_file
-        return int(await self.process.call("offload", keep, folder, to_file))
+        return int(await self.process.call("offload", keep, share))
 
-    async def restore(self) -> int:
-        self._is_offloaded = False
+    async def restore(self, *, share: float = 1.0) -> int:
+        self._is_offloaded &= share < 1
         self._limit_start()
-        return int(await self.process.call("restore"))
+        return int(await self.process.call("restore", share))
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         self._order = tuple(keys)

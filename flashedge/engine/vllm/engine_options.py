@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,8 +50,8 @@ class EngineOptions:
     kv_start_bytes: int | None = None
     """Bytes of the KV pool backed by memory at start. None backs all of it; on CPU the pages are
     committed on first write."""
-    kv_fixed: bool = False
-    """Whether the KV pool keeps all of its memory under any quota."""
+    kv_fixed: str | None = None
+    """Why the KV pool keeps all of its memory under any quota. None if it does not."""
     boundaries: Mapping[str, Any] = field(default_factory=dict)
     """The generator's rules (`search.step_rules.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
@@ -83,10 +82,6 @@ class EngineOptions:
     Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
     """A multiple of 32 on a CPU."""
-    offload_folder: Path = Path(tempfile.gettempdir())
-    """Holds the files of offloaded KV."""
-    offload_to_file: bool = False
-    """Whether offloaded KV always goes to a file, and not only when host memory is short."""
     quantization: str | None = None
     """How vLLM quantizes the layers while it loads them, one of `models.specs.ONLINE_METHODS`."""
     reasoning_parser: str | None = None
@@ -156,7 +151,7 @@ class EngineOptions:
         ours = {
             KV_START: start and start / self.kv_bytes,
             # The memory of several workers' tensors would have to be mapped and unmapped together.
-            KV_FIXED: self.kv_fixed or self.cards > 1,
+            KV_FIXED: self.kv_fixed is not None or self.cards > 1,
             PLAIN_SAMPLING: self.plain_sampling,
             SECOND_RUNNER: self.second_runner,
             BOUNDARIES: self.boundaries,
@@ -181,7 +176,7 @@ def build_options(
     spec: ModelSpec,
     path: Path,
     kv_start_bytes: int,
-    room: int | None,
+    room: int | str,
     config: Config,
     *,
     on_card: bool,
@@ -189,8 +184,9 @@ def build_options(
     """Build the options of an engine, without its cards (`place_engine`) and what `VllmPair` adds.
 
     name: generator or verifier. path: of its checkpoint. kv_start_bytes: size of its KV at start.
-    room: bytes that its KV may grow to. None keeps the KV at `kv_start_bytes`.
+    room: bytes that its KV may grow to, or why it stays at `kv_start_bytes`.
     """
+    fixed, most = (room, kv_start_bytes) if isinstance(room, str) else (None, room)
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]
     graphs = choose_graph_sizes(sequences, samples=name == "generator", on_card=on_card)
@@ -205,9 +201,9 @@ def build_options(
         dtype=spec.dtype,
         quantization=spec.quantization,
         max_model_len=spec.max_model_len,
-        kv_bytes=room or kv_start_bytes,
-        kv_start_bytes=kv_start_bytes if room and on_card else None,
-        kv_fixed=room is None and on_card,
+        kv_bytes=most,
+        kv_start_bytes=kv_start_bytes if fixed is None and on_card else None,
+        kv_fixed=fixed if on_card else None,
         plain_sampling=not features.fused_sampling,
         max_num_seqs=sequences,
         max_batched_tokens=max(MAX_STEP_TOKENS, sequences),
@@ -217,7 +213,5 @@ def build_options(
         card_drafts=MOST_ON_CARD if on_device else 0,
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
-        offload_folder=config.state_dir / "offload",
-        offload_to_file=features.offload_to_file,
         hang_s=config.engine_hang_s,
     )

@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance, check_invariance
-from flashedge.engine.vllm.card_check import card_maps_memory
+from flashedge.engine.vllm.card_check import explain_fixed_kv
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options, place_engine
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.translate import NO_PASSES
@@ -109,6 +110,8 @@ class VllmPair:
         given = config.kv_bytes
         self._kv_bytes = kv_bytes or (given.generator or 0, given.verifier or 0)
         start_fork_server()
+        # The trial of a card takes as long as importing torch, while vLLM is imported.
+        self._kv_fixed = ThreadPoolExecutor(1).submit(explain_fixed_kv, config, self._layout)
         self._is_built = False
 
     async def start(self) -> None:
@@ -275,14 +278,10 @@ class VllmPair:
         from flashedge.engine.vllm.prm import find_family
         from flashedge.engine.vllm.stock import StockGenerator
 
-        config = self._config
-        memory_moves = (
-            config.features.kv_split
-            and self._layout.moves_memory
-            and (runs_on_cpu() or (config.features.mapped_kv and card_maps_memory()))
-        )
-        plan = self._kv_bytes
-        room = sum(plan) if memory_moves else None
+        plan, fixed = self._kv_bytes, self._kv_fixed.result()
+        if fixed and not runs_on_cpu():
+            log.warning("the KV memory is divided once, when the engines start: %s", fixed)
+        room = fixed or sum(plan)
         entry = self._pair.generator
         options = self._build_options("generator", entry, self._generator_path, plan[0], room)
         options = replace(
@@ -308,7 +307,7 @@ class VllmPair:
         self.stock_verifier = StockVerifier(self.verifier)
 
     def _build_options(
-        self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
+        self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | str
     ) -> EngineOptions:
         config, on_card = self._config, not runs_on_cpu()
         options = build_options(name, spec, path, kv_bytes, room, config, on_card=on_card)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import shutil
 
 import psutil
 
@@ -16,20 +15,15 @@ from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.memory.engine_memory import count_kv_bytes
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.runtime.kv.curves import Curves, load_curves
-from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.manager import MAPPED, PARTS, KvManager
 from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.kv.split import HostLink, KvMemory
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 
 log = logging.getLogger(__name__)
 
-MOVABLE = {"os", "device"}
+MOVABLE = {"os", MAPPED}
 """Values of `Health.kv_memory` with which one engine can use what the other gives up."""
-
-OS_MARGIN = 0.1
-"""Share of a level's time that alternating has to gain on a CPU. There memory comes back page by
-page while an engine computes, and the measured cost of a switch does not include that: on two
-cores, alternating was predicted to be 8 % faster and was 4 % slower."""
 
 WIDE = Workload(paths=512, context_tokens=256, live_tokens=256 + 511 * 20, step_tokens=52)
 """A level of the widest search, with steps as long as those of MATH. Each path has 20 tokens of
@@ -77,16 +71,15 @@ async def build_manager(
     if not config.features.kv_split or not mechanisms <= MOVABLE:
         return None
     try:
-        config, folder = resolve_memory(pair, config), config.state_dir
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        config = resolve_memory(pair, config)
         manager = await build_manager_with(
             curves,
             generator,
             verifier,
             kv_bytes=(config.kv_bytes.generator or 0) + (config.kv_bytes.verifier or 0),
             max_batch=find_max_sequences(config),
-            offload=config.features.offload,
-            folder_bytes=shutil.disk_usage(existing).free,
+            # On a CPU saved KV would take the same memory again.
+            offload=config.features.offload and mechanisms == {MAPPED},
         )
     except FlashEdgeError as error:
         log.warning("the KV memory stays as planned: %s", error.line)
@@ -103,10 +96,9 @@ async def build_manager_with(
     kv_bytes: int,
     max_batch: int,
     offload: bool,
-    folder_bytes: int,
 ) -> KvManager:
     """Build the manager for engines that serve. kv_bytes: for both, lowered to what their pools can
-    hold. max_batch: most sequences in a step. folder_bytes: free disk space for offloaded KV."""
+    hold. max_batch: most sequences in a step."""
     views = await generator.view(), await verifier.view()
     engines = ((curves.generator, views[0], generator), (curves.verifier, views[1], verifier))
     costs = [
@@ -120,10 +112,9 @@ async def build_manager_with(
     if offload:
         link = HostLink(
             bytes_per_s=curves.link_bytes_per_s,
-            # `inside.kv.worker` leaves as much free as it takes, so half of it counts.
-            capacity_bytes=max(psutil.virtual_memory().available, folder_bytes) // 2,
+            # `inside.kv.save_area` leaves as much free as it takes, so half of it counts.
+            capacity_bytes=psutil.virtual_memory().available // 2,
             switch_s=await _measure_switch(generator, verifier),
-            margin=OS_MARGIN if generator.health().kv_memory == "os" else 0.0,
         )
     both = costs[0], costs[1]
     return KvManager(generator, verifier, both, curves, kv_bytes=kv_bytes, link=link)
@@ -145,10 +136,12 @@ def build_engine_cost(
 
 
 async def _measure_switch(generator: Generator, verifier: Verifier) -> float:
-    """Measure the mean seconds of an offload and a restore with next to nothing to move."""
+    """Measure the mean seconds of an offload and a restore with next to nothing to move. Of memory
+    that is mapped, one part stands for all: mapping all of a large card takes seconds."""
+    share = 1 / PARTS if generator.health().kv_memory == MAPPED else 1.0
     clock = asyncio.get_running_loop().time
     began = clock()
     for engine in (generator, verifier):
-        await engine.offload()
+        await engine.offload(share=share)
         await engine.restore()
-    return (clock() - began) / 2
+    return (clock() - began) / 2 / share

@@ -74,9 +74,9 @@ def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Cur
     models = {model.name: model for model in profile.models}
     if not {"generator", "verifier"} <= set(models):
         raise ConfigError("the profile does not cover both models", hint="run `flashedge profile`")
-    # KV is assumed to move at the speed of the link's slower direction, to unpinned memory. Without
-    # a card it is copied within RAM. A copy reads and writes, so it gets half of the bandwidth.
-    ways = [row["bytes_per_s"] for row in profile.device["transfers"] if not row["pinned"]]
+    # KV is assumed to move at the speed of the link's slower direction, to pinned memory. Without a
+    # card it is copied within RAM. A copy reads and writes, so it gets half of the bandwidth.
+    ways = [row["bytes_per_s"] for row in profile.device["transfers"] if row["pinned"]]
     return Curves(
         generator=build_measured_curve(models["generator"], shapes[0]),
         verifier=build_measured_curve(models["verifier"], shapes[1]),

@@ -11,7 +11,9 @@ One manager serves all runs:
    what was granted, and the next move requests the larger budget again.
 4. If the split lets the engines own the memory alternately, the manager counts the open requests of
    each. The memory changes hands when the owner has no open request, of any run, and the other
-   engine has one. Until then that request waits in its engine.
+   engine has one. Until then that request waits in its engine. On a card the other engine's KV
+   comes back part by part, while the owner still saves its own. It can't come back earlier: until
+   its last request is over, the owner's cache fills the memory, and the next level needs it.
 
 Steps 2 to 4 run in one background task, one move at a time. None of it changes a token.
 
@@ -51,9 +53,11 @@ log = logging.getLogger(__name__)
 NOMINAL = Workload(paths=16, context_tokens=256, live_tokens=1024, step_tokens=64)
 """The load that the memory is divided for before the first run: a default search after some steps.
 Chosen by hand. It matters little, since the first level of a run replaces it."""
-MEASURED_BYTES = 4 << 20
-"""Bytes that must have moved before the link's measured speed replaces its assumed one. Chosen by
-hand: pauses of the engine hide the link's speed in a tenth, and small models may not move more."""
+MAPPED = "device"
+"""The value of `Health.kv_memory` with which memory goes to the other engine granule by granule."""
+PARTS = 8
+"""Parts in which mapped memory changes hands. Chosen by hand: two would overlap little, and dozens
+would mean as many calls of each engine."""
 ROUNDED_BLOCKS = 2
 """A grant may lack this many blocks: budgets are whole blocks, and vLLM never uses one block."""
 
@@ -277,7 +281,7 @@ class KvManager:
 
     def choose_split(self, load: Workload) -> KvSplit:
         """Choose the split for a load of all runs. Measurements replace this method."""
-        link = None if self._plain_requests else self.mover.measure_link(self._memory.link)
+        link = None if self._plain_requests else self._memory.link
         memory = replace(self._memory, link=link)
         return memory.decide_split(load, self._split, self.mover.division_s)
 
@@ -285,7 +289,7 @@ class KvManager:
         """Restore the engine that should own the memory; offload the other if they alternate."""
         owner, mover, split = self.next_owner, self.mover, self._split
         if split.offload and mover.offloaded is owner:
-            await mover.offload(owner.other, split)
+            await mover.offload(owner.other, split, returning=owner)
             await mover.restore(owner)
         elif not split.offload and mover.offloaded is not None:
             await mover.restore(mover.offloaded)
@@ -317,21 +321,15 @@ class KvMover:
         self.offloaded: EngineRole | None = None
         """The engine whose KV is in host memory or dropped. Its requests wait."""
         self.offloads = 0
+        self._returned_bytes = 0
+        """Loaded during the offload of the other engine."""
         self.divisions = 0
         self._dividing_s = 0.0
-        self._moved_bytes = 0
-        self._moving_s = 0.0
 
     @property
     def division_s(self) -> float:
         """Mean seconds of a division. 0 before the first."""
         return self._dividing_s / max(1, self.divisions)
-
-    def measure_link(self, link: HostLink | None) -> HostLink | None:
-        """Return `link` with its measured speed, once enough bytes have moved."""
-        if link is None or self._moved_bytes < MEASURED_BYTES:
-            return link
-        return replace(link, bytes_per_s=self._moved_bytes / self._moving_s)
 
     async def divide(self, last: KvSplit, split: KvSplit) -> KvSplit:
         """Change the budgets from `last` to `split`, the one that shrinks most first. Returns the
@@ -350,19 +348,34 @@ class KvMover:
             self._dividing_s += clock() - began
         return split
 
-    async def offload(self, role: EngineRole, split: KvSplit) -> None:
-        is_generator = role is EngineRole.GENERATOR
+    async def offload(
+        self, role: EngineRole, split: KvSplit, returning: EngineRole | None = None
+    ) -> None:
+        """returning: the engine that gets the memory. Mapped memory changes hands in `PARTS`: while
+        one part is saved and given up, the KV of `returning` comes back into the part before."""
+        is_generator, engine = role is EngineRole.GENERATOR, self._engines[role]
         keep = split.generator_saved if is_generator else split.verifier_saved
-        seconds, saved = await self._time(self._engines[role].offload(keep=keep))
+        clock = asyncio.get_running_loop().time
+        began, saved = clock(), 0
+        parts = PARTS if returning and engine.health().kv_memory == MAPPED else 1
+        for part in range(1, parts + 1):
+            moves = [engine.offload(keep=keep, share=part / parts)]
+            if returning and part > 1:
+                moves.append(self._engines[returning].restore(share=(part - 1) / parts))
+            found = await asyncio.gather(*map(self._request, moves))
+            saved += found[0] or 0
+            self._returned_bytes += sum(moved or 0 for moved in found[1:])
         self.offloaded = role
         self.offloads += 1
-        self._emit(Offloaded(engine=role.value, saved_bytes=saved, seconds=seconds))
+        self._emit(Offloaded(engine=role.value, saved_bytes=saved, seconds=clock() - began))
 
     async def restore(self, role: EngineRole) -> None:
-        seconds, loaded = await self._time(self._engines[role].restore())
+        clock = asyncio.get_running_loop().time
+        began, returned = clock(), await self._request(self._engines[role].restore())
+        loaded, self._returned_bytes = (returned or 0) + self._returned_bytes, 0
         if self.offloaded is role:
             self.offloaded = None
-        self._emit(Restored(engine=role.value, loaded_bytes=loaded, seconds=seconds))
+        self._emit(Restored(engine=role.value, loaded_bytes=loaded, seconds=clock() - began))
         await self._check_quota(role)
 
     async def _set_budget(self, role: EngineRole, kv_bytes: int) -> int:
@@ -392,17 +405,6 @@ class KvMover:
 
     def _is_short(self, role: EngineRole, granted: int, kv_bytes: int) -> bool:
         return granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes
-
-    async def _time(self, move: Awaitable[int]) -> tuple[float, int]:
-        """Return the seconds of a move and the bytes moved, which are 0 if the engine is down."""
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        moved = int(await self._request(move) or 0)
-        seconds = clock() - began
-        if moved:
-            self._moved_bytes += moved
-            self._moving_s += seconds
-        return seconds, moved
 
     async def _request(self, request: Awaitable[Any]) -> Any:
         """Wait for the engine's answer. None if it is down or the request failed."""

@@ -45,9 +45,6 @@ class HostLink:
     """Host memory for the KV of one engine."""
     switch_s: float = 0.0
     """Seconds to pause one engine and resume the other when there is nothing to move."""
-    margin: float = 0.0
-    """Share of a level's time that alternating must save to be chosen. It is counted as a cost of
-    alternating."""
 
     def estimate_round_trip(self, kv_bytes: int) -> float:
         """Seconds to save and restore `kv_bytes`. Infinite if they don't fit."""
@@ -231,7 +228,6 @@ def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> 
     stage_s = [
         kept if save else lost for kept, lost, save in zip(kept_s, lost_s, saved, strict=True)
     ]
-    moving_s = sum(compress(move_s, saved)) + 2 * link.switch_s
     return KvSplit(
         generator_bytes=kv_bytes,
         verifier_bytes=kv_bytes,
@@ -239,7 +235,7 @@ def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> 
         prefill_batch=prefill.choices[-1].batch,
         generate_s=stage_s[0],
         verify_s=stage_s[1],
-        transfer_s=moving_s + link.margin * (sum(stage_s) + moving_s),
+        transfer_s=sum(compress(move_s, saved)) + 2 * link.switch_s,
         offload=True,
         generator_saved=saved[0],
         verifier_saved=saved[1],

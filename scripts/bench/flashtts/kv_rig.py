@@ -104,7 +104,6 @@ class Rig:
             kv_bytes=kv_bytes or self.kv_bytes,
             max_batch=find_max_sequences(self.config),
             offload=offload,
-            folder_bytes=1 << 34,
         )
         if forced is not None:
             manager.choose_split = forced  # type: ignore[method-assign,assignment]

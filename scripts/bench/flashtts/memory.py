@@ -1,7 +1,7 @@
 """How much memory is resident while the split moves, and while KV is offloaded?
 
 Both engines fill their KV pools with distinct prompts. Then the generator's share goes down and up
-again, and both engines are offloaded (into memory, into a file, dropped) and restored. After each
+again, and both engines are offloaded (saved, dropped) and restored. After each
 step the script prints the resident bytes of both engine processes. The tokens of one request are
 compared throughout.
 """
@@ -9,9 +9,7 @@ compared throughout.
 import argparse
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Awaitable
 from typing import Any
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
@@ -48,14 +46,11 @@ async def measure(kv_bytes: int) -> None:
             await add_row(f"generator has {share:.2f}", divide(here, share))
         same = [await draw_tokens(here) == expected]
         await add_row("filled again", asyncio.gather(fill_generator(here), fill_verifier(here)))
-        for to_file in (False, True):
-            async with save_to_file(here, to_file):
-                place = "a file" if to_file else "memory"
-                await add_row(f"generator offloaded to {place}", generator.offload())
-                await add_row("verifier offloaded too", verifier.offload())
-                await add_row("verifier restored", verifier.restore())
-                await add_row("generator restored", generator.restore())
-            same.append(await draw_tokens(here) == expected)
+        await add_row("generator offloaded", generator.offload())
+        await add_row("verifier offloaded too", verifier.offload())
+        await add_row("verifier restored", verifier.restore())
+        await add_row("generator restored", generator.restore())
+        same.append(await draw_tokens(here) == expected)
         await add_row("generator's KV dropped", generator.offload(keep=False))
         await add_row("generator restored, empty", generator.restore())
         same.append(await draw_tokens(here) == expected)
@@ -121,18 +116,6 @@ def build_request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) ->
         max_tokens=tokens,
         to_boundary=False,
     )
-
-
-@asynccontextmanager
-async def save_to_file(here: Rig, to_file: bool) -> AsyncIterator[None]:
-    """Set where both engines save their KV."""
-    engines: tuple[VllmEngine, ...] = (here.pair.generator, here.pair.verifier)
-    before = [engine.options for engine in engines]
-    for engine in engines:
-        engine.options = replace(engine.options, offload_to_file=to_file)
-    yield
-    for engine, options in zip(engines, before, strict=True):
-        engine.options = options
 
 
 def main() -> None:

@@ -156,16 +156,19 @@ class SimEngine:
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
         return blocks * self.config.block_bytes
 
-    async def offload(self, *, keep: bool = True) -> int:
-        """Starts when the current step ends, and takes the bytes' time on the host link."""
+    async def offload(self, *, keep: bool = True, share: float = 1.0) -> int:
+        """Starts when the current step ends, and takes the bytes' time on the host link. All of it
+        moves with the last share, as `restore` does."""
+        if share < 1:
+            return 0
         self._is_offloaded = True
         async with self._gate:
             if not keep:
                 self._scheduler.drop_kv()
             return await self._move_kv()
 
-    async def restore(self) -> int:
-        if not self._is_offloaded:
+    async def restore(self, *, share: float = 1.0) -> int:
+        if share < 1 or not self._is_offloaded:
             return 0
         async with self._gate:
             moved = await self._move_kv()

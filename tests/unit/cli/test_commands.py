@@ -16,7 +16,13 @@ import pytest
 from flashedge.cli import connection
 from flashedge.cli.daemon import _is_over
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.ps import describe_drafts, describe_kernels, describe_replays, print_programs
+from flashedge.cli.ps import (
+    describe_drafts,
+    describe_kernels,
+    describe_kv,
+    describe_replays,
+    print_programs,
+)
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.process import bind
@@ -144,6 +150,20 @@ def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
     assert describe_drafts({"view": {"token_drafts": drafts}}) == (
         "token drafts: 25% of 1,600 were right"
     )
+
+
+def test_ps_tells_how_much_kv_moved_or_why_none_does() -> None:
+    counts = {"saved_bytes": 3 << 20, "loaded_bytes": 1 << 20, "mapped_bytes": 2 << 30}
+    moved = {"view": {"kv_moved": {**counts, "unmapped_bytes": 1 << 30}}}
+    still = {"view": {"kv_moved": dict.fromkeys(counts, 0)}}
+    assert list(describe_kv({"generator": moved, "verifier": still, "other": {}})) == [
+        "KV of the generator: 3.0 MiB went to host memory, 1.0 MiB came back; it gave up 1.0 GiB of"
+        " memory and took 2.0 GiB"
+    ]
+    fixed = {"kv_fixed": "the feature mapped_kv is off"}
+    assert list(describe_kv({"generator": fixed, "verifier": fixed})) == [
+        "the KV memory is divided once, when the engines start: the feature mapped_kv is off"
+    ]
 
 
 def ps_lines(cli: Cli, daemon: FakeDaemon, **status: Any) -> list[str]:

@@ -153,7 +153,7 @@ class MeasuredPair(VllmPair):
     def _build(self) -> None:
         for role in ("generator", "verifier"):
             spec, size = getattr(self._pair, role), getattr(self._config.kv_bytes, role)
-            self._set_engine(self._build_options(role, spec, Path("/none"), size, None))
+            self._set_engine(self._build_options(role, spec, Path("/none"), size, "fixed"))
 
     def _set_engine(self, options: EngineOptions) -> None:
         overhead = self._overheads[options.name == "verifier"]

@@ -122,13 +122,16 @@ def test_counts_of_engines_are_kept_across_their_restarts() -> None:
     for prompt, cached, verified in figures:
         replays = {"verified_tokens": verified, "rollbacks": 1}
         drafts = {"drafted_tokens": 2 * verified, "accepted_tokens": verified}
-        view = replace(
-            VIEW, prompt_tokens=prompt, cached_tokens=cached, replays=replays, token_drafts=drafts
-        )
+        counted = {"replays": replays, "token_drafts": drafts, "kv_moved": {"saved_bytes": prompt}}
+        view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached, **counted)
         metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
     assert (view.cache_hits, VIEW.cache_hits) == (0.2, None)
     counts = {"prefix_cache_queries": 350, "prefix_cache_hits": 220}
-    counts |= {"deterministic_verified_tokens": 100, "deterministic_rollbacks": 1}
+    counts |= {
+        "kv_saved_bytes": 350,
+        "deterministic_verified_tokens": 100,
+        "deterministic_rollbacks": 1,
+    }
     counts |= {"spec_decode_num_draft_tokens": 200, "spec_decode_num_accepted_tokens": 100}
     assert_shows(metrics, {f"{name}_total{{generator}}{{p}}": n for name, n in counts.items()})
 

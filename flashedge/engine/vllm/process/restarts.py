@@ -77,7 +77,12 @@ class EngineProcess:
         self._live: LiveProcess | None = None
         self._accepts_calls = False
         kv_memory = "own" if options.owns_cards else None  # else the started process tells it
-        self._health = Health(state="starting", cards=options.card_names, kv_memory=kv_memory)
+        self._health = Health(
+            state="starting",
+            cards=options.card_names,
+            kv_memory=kv_memory,
+            kv_fixed=options.kv_fixed,
+        )
         """The fields that `health` does not compute."""
         self._attempt = 0
         """How many restarts in a row have begun or are planned. 0 once the engine is stable."""

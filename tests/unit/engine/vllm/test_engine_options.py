@@ -77,7 +77,7 @@ def test_a_cards_generator_is_scheduled_ahead(on_card: bool, wanted: bool | None
     config = replace(load_config(environ={}), features=Features(async_scheduling=wanted))
     spec = find_pair("bundled", config).generator
     for name in ("generator", "verifier"):
-        options = build_options(name, spec, Path(), 1 << 20, None, config, on_card=on_card)
+        options = build_options(name, spec, Path(), 1 << 20, "fixed", config, on_card=on_card)
         expected = name == "generator" and (on_card if wanted is None else wanted)
         assert options.async_scheduling == options.list_args()["async_scheduling"] == expected
 

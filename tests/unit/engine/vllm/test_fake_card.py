@@ -99,11 +99,16 @@ def test_a_deterministic_pass_has_one_shape_on_a_card(walked: Any) -> None:
 
 
 def test_the_daemon_on_a_card_and_on_several(walked: Any) -> None:
-    """Memory does not move, although the settings allow it. The bundled pair, whose KV sizes are in
-    models.toml so that nothing is planned, is not spread over 3 cards, which don't divide it."""
+    """Memory does not move where a trial fails, and the engines say why. The bundled pair, whose KV
+    sizes are in models.toml so that nothing is planned, is not spread over 3 cards, which don't
+    divide it."""
     found = walked["daemons"]
-    assert found["up"] == [[True, 128, GRAPHS], [True, 128, []]]
-    assert found["apart"] == [[card, 256, True, f"GPU {card}", "own"] for card in "10"]
+    failed = "a trial of mapping the card's memory failed: RuntimeError: torch sees no CUDA device"
+    assert found["up"] == [[failed, 128, GRAPHS], [failed, 128, []]]
+    assert found["mapped"] == [[512, True, True, None], [512, False, True, None]]
+    assert found["mapped at start"] == 512
+    own = "each engine has cards of its own"
+    assert found["apart"] == [[card, 256, own, f"GPU {card}", "own"] for card in "10"]
     for case, words in (
         ("refused", "does not fit NVIDIA GeForce RTX 4090"),
         ("refused", "the nearest pair that fits: flashedge up --pair"),

@@ -1,7 +1,6 @@
 """The code for a card's tensors, on fake ones that raise where the host would wait for values."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,11 +14,12 @@ from vllm import SamplingParams
 from flashedge.engine.vllm.inside import noise
 from flashedge.engine.vllm.inside.card_drafts import Source
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
-from flashedge.engine.vllm.inside.kv.worker import SaveArea
+from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise, TokenDrawer
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
+from tests.support.host_driver import FakeCuda
 from tests.support.sampling_rows import make_row
 
 CARD = torch.device("cuda", 0)
@@ -130,10 +130,12 @@ def test_drafting_never_makes_the_host_wait() -> None:
 
 
 def test_kv_is_saved_in_host_memory_and_loaded_back() -> None:
-    """Index and rows must be on the device of what they index."""
+    """Index and rows must be on the device of what they index. The host waits for no load."""
     layers = [torch.empty(64, 2, 16, device=CARD, dtype=torch.bfloat16) for _ in range(2)]
-    area, block_bytes = SaveArea(), 2 * 2 * 16 * 2
-    assert area.save(layers, [1, 5, 63], Path(), False) == 3 * block_bytes
-    saved = {(rows.device.type, tuple(rows.shape)) for rows in area._rows}
-    assert saved == {("cpu", (3, 2, 16))}
-    assert area.load(layers, [5, 63]) == 2 * block_bytes
+    area, block_bytes = SaveArea(FakeCuda()), 2 * 2 * 16 * 2
+    assert area.save(layers, [1, 5, 62, 63]) == 4 * block_bytes
+    saved = {(rows.device.type, tuple(rows.shape)) for _, chunk in area._chunks for rows in chunk}
+    assert saved == {("cpu", (4, 2, 16))}
+    with NoWaiting():
+        assert area.load(layers, [5, 63], 63) == block_bytes
+        assert area.load(layers, [5, 63], 64) == block_bytes

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from tempfile import TemporaryFile
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,12 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm.card_check import card_maps_memory
+from flashedge.config import load_config
+from flashedge.engine.layout import Layout
+from flashedge.engine.vllm import card_check
 from flashedge.engine.vllm.inside.kv import blocks, cuda_pages
 from flashedge.engine.vllm.inside.kv.blocks import BlockLayout, KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
+from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from tests.support.guarded_pages import GuardedPages
-from tests.support.host_driver import GRANULE, HostDriver, make_tensor
+from tests.support.host_driver import GRANULE, FakeCuda, HostDriver, make_tensor
 
 BLOCKS = 12
 
@@ -174,29 +178,101 @@ def test_a_mapping_that_fails_maps_nothing_and_other_errors_are_named(driver: Ho
     assert len(driver.handles) == 3
 
 
+@pytest.mark.parametrize(
+    "call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8", "cuStreamSynchronize"]
+)
+@pytest.mark.parametrize("succeeds", [0, 1])
 def test_a_mapping_that_the_driver_refuses_can_be_tried_again(
-    driver: HostDriver, monkeypatch: pytest.MonkeyPatch
+    driver: HostDriver, call: str, succeeds: int
 ) -> None:
+    """Each call of the driver fails, at once or the second time."""
     pages = make_pages(driver, 8)
-    monkeypatch.setattr(driver, "cuMemSetAccess", lambda *args: (driver.CUresult(1),))
-    with pytest.raises(RuntimeError, match="cuMemSetAccess: CUDA_ERROR_INVALID_VALUE"):
-        pages.map(0, 2)
-    assert (driver.free, driver.handles) == (4, set())
-    monkeypatch.undo()
-    monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
-    pages.map(0, 2)
+    kv = KvRange(pages, [pages.tensor[: 7 * GRANULE].view(7, GRANULE)], 7)
+    driver.fail(call, after=succeeds)
+    with pytest.raises(RuntimeError, match=f"{call}: CUDA_ERROR_INVALID_VALUE"):
+        kv.claim([0, 2])
+    assert (driver.free, driver.handles, driver.mapped) == (4, set(), {})
+    assert (kv.count_claimed(), kv.mapped_bytes) == (0, 0)
+    driver.fail(None)
+    assert kv.claim([0, 2]) == kv.mapped_bytes == 2 * GRANULE
     assert can_be_read(pages.tensor)
 
 
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (None, None),
+        ("cuMemMap", "cuMemMap: CUDA_ERROR_INVALID_VALUE"),
+        ("cuMemUnmap", "cuMemUnmap: CUDA_ERROR_INVALID_VALUE"),
+        ("zeros", "fresh memory is not zero"),
+        ("copies", "what was loaded is not what was saved"),
+        ("release", r"of 524288 bytes \[524288, 0, .* were mapped and unmapped"),
+    ],
+)
+def test_a_trial_finds_what_a_card_does_wrong(
+    monkeypatch: pytest.MonkeyPatch, call: str | None, why: str | None
+) -> None:
+    """The trial itself, with the driver that is made of host memory."""
+    monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
+    driver = HostDriver(free=8 * cuda_pages.TRIAL_GRANULES)
+    pages = make_pages(driver, 1 + 2 * cuda_pages.TRIAL_GRANULES)
+    nothing = staticmethod(lambda *args: (driver.CUresult.CUDA_SUCCESS,))
+    if call == "zeros":
+        monkeypatch.setattr(HostDriver, "cuMemsetD8", nothing)
+    elif call == "copies":
+        monkeypatch.setattr(SaveArea, "load", lambda *args: 0)
+    elif call == "release":
+        monkeypatch.setattr(HostDriver, "cuMemRelease", nothing)
+    else:
+        driver.fail(call)
+    cuda = FakeCuda(driver)
+    if why is None:
+        cuda_pages.try_pages(pages, cuda)
+        assert driver.free == 8 * cuda_pages.TRIAL_GRANULES
+        assert cuda.calls.count("copies are queued") == 2
+    else:
+        with pytest.raises(RuntimeError, match=why):
+            cuda_pages.try_pages(pages, cuda)
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-def test_the_trial_fails_without_a_card(caplog: pytest.LogCaptureFixture) -> None:
-    assert not card_maps_memory.__wrapped__()
-    (message,) = caplog.messages
-    assert "the KV memory is fixed" in message
-    assert "CUDA" in message
+def test_the_trial_fails_without_a_card() -> None:
+    why = card_check.try_to_map.__wrapped__(None)
+    assert why == (
+        "a trial of mapping the card's memory failed: RuntimeError: torch sees no CUDA device"
+    )
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")
 def test_the_trial_succeeds_on_a_card() -> None:
-    assert card_maps_memory.__wrapped__()
+    assert card_check.try_to_map.__wrapped__(None) is None
+
+
+def test_the_reason_why_memory_stays_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial is made only where nothing else keeps the memory in place."""
+
+    def explain(features: str, devices: str = "", **cards: int) -> str | None:
+        config = load_config({"features": features} if features else {}, environ={})
+        counts = {"generator": 1, "verifier": 1, **cards}
+        of = {
+            name: SimpleNamespace(
+                count=count, visible="3", keys=frozenset(name if devices else "0")
+            )
+            for name, count in counts.items()
+        }
+        return card_check.explain_fixed_kv(config, Layout(**cast("Any", of)))
+
+    trials: list[str | None] = ["it fails", None]
+    monkeypatch.setattr(
+        card_check, "try_to_map", lambda card: trials.pop(0) if card == "3" else card
+    )
+    monkeypatch.setattr(card_check, "runs_on_cpu", lambda: False)
+    assert explain("kv_split=off") == "the feature kv_split is off"
+    assert explain("", "apart") == "each engine has cards of its own"
+    assert explain("", generator=2) == "the engines are spread over several cards"
+    assert explain("mapped_kv=off") == "the feature mapped_kv is off"
+    assert explain("mapped_kv=on") is None
+    assert (explain(""), explain("")) == ("it fails", None)
+    monkeypatch.setattr(card_check, "runs_on_cpu", lambda: True)
+    assert explain("mapped_kv=off") is None

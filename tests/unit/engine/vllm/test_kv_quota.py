@@ -1,10 +1,12 @@
 """Quota, offload and restore of two engines on one card, and the blocks of vLLM's own cache."""
 
+from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
+from math import ceil
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psutil
 import pytest
 import torch
 from hypothesis import settings
@@ -18,12 +20,14 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.kv import cuda_pages, quota
+from flashedge.engine.vllm.inside.kv import cuda_pages, quota, save_area
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
-from flashedge.engine.vllm.inside.kv.worker import KvMemory, SaveArea
-from tests.support.host_driver import GRANULE, HostDriver, make_tensor
+from flashedge.engine.vllm.inside.kv.quota import MOVED
+from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.kv.worker import KvMemory
+from tests.support.host_driver import GRANULE, FakeCuda, HostDriver, make_tensor
 
 BLOCKS = 12  # of a pool, each a granule long
 LEAST = 3  # blocks of one request of full length
@@ -38,6 +42,8 @@ class FakeScheduler:
         self.pause_state = PauseState.UNPAUSED
         self.has_kv = True
         self.kv = self.drafts = self
+        self.moved: Counter[str] = Counter(dict.fromkeys(MOVED, 0))
+        self.away = range(0)
         self._fresh: set[int] = set()
 
     def set_quota(self, blocks: int) -> int:
@@ -52,14 +58,14 @@ class FakeScheduler:
         found, self._fresh = sorted(self._fresh), set()
         return found
 
-    def list_pool_blocks(self) -> list[int]:
-        return list(range(self.quota))
+    def list_pool_blocks(self, among: range) -> list[int]:
+        return [block for block in among if block < self.quota]
 
-    def list_used_blocks(self) -> list[int]:
-        return self.list_pool_blocks() if self.has_kv else []
+    def list_used_blocks(self, among: range) -> list[int]:
+        return self.list_pool_blocks(among) if self.has_kv else []
 
-    def list_all_blocks(self) -> list[int]:
-        return list(range(BLOCKS))
+    def find_end(self, share: float) -> int:
+        return ceil(share * BLOCKS)
 
     def drop_kv(self) -> None:
         self.has_kv = False
@@ -104,39 +110,39 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
     return HostDriver(free=BLOCKS)
 
 
-def offload(core: FakeCore, tmp_path: Path) -> int:
-    return quota.offload(core, True, str(tmp_path), False)
+def offload(core: FakeCore) -> int:
+    return quota.offload(core, True, 1.0)
 
 
 @pytest.mark.parametrize(("had", "others", "left"), [(6, 3, 6), (8, 8, 4), (5, 9, LEAST)])
 def test_restoring_brings_back_what_there_is_memory_for(
-    driver: HostDriver, tmp_path: Path, had: int, others: int, left: int
+    driver: HostDriver, had: int, others: int, left: int
 ) -> None:
     """All of it, or a half, or the memory of one request if a half is less than that."""
     core, other = FakeCore(driver, had), FakeCore(driver, 3)
     core.layer[:had] = 7
-    assert offload(core, tmp_path) == had * GRANULE
+    assert offload(core) == had * GRANULE
     assert (core.state, driver.free) == ((True, had), BLOCKS - 3)
     assert quota.set_quota(other, others) == others
-    assert quota.restore(core) == left * GRANULE
+    assert quota.restore(core, 1.0) == left * GRANULE
     assert (core.state, driver.free) == ((False, left), BLOCKS - others - left)
     assert bool((core.layer[:left] == 7).all())
-    assert quota.restore(core) == 0  # it is not offloaded
+    assert quota.restore(core, 1.0) == 0  # it is not offloaded
 
 
 def test_a_restore_without_memory_for_one_request_ends_the_process(
-    driver: HostDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    driver: HostDriver, caplog: pytest.LogCaptureFixture
 ) -> None:
     core, other = FakeCore(driver, 6), FakeCore(driver, 6)
-    offload(core, tmp_path)
+    offload(core)
     assert quota.set_quota(other, 10) == 10
     with pytest.raises(SystemExit, match="no memory for the KV of one request"):
-        quota.restore(core)
+        quota.restore(core, 1.0)
     assert caplog.records[-1].levelname == "CRITICAL"
     assert driver.free == 2  # what was mapped in vain is free again
     core.fails = "claim_kv_blocks"
     with pytest.raises(SystemExit, match="no memory could be mapped: the disk is full"):
-        quota.restore(core)
+        quota.restore(core, 1.0)
 
 
 def test_a_larger_quota_without_memory_is_refused(driver: HostDriver) -> None:
@@ -159,21 +165,151 @@ def test_an_engine_starts_with_less_if_the_other_has_grown(driver: HostDriver) -
 
 
 @pytest.mark.parametrize("fails", ["save_kv_blocks", "load_kv_blocks"])
-def test_kv_that_cant_be_moved_is_dropped(driver: HostDriver, tmp_path: Path, fails: str) -> None:
+def test_kv_that_cant_be_moved_is_dropped(driver: HostDriver, fails: str) -> None:
     core = FakeCore(driver, 6)
     core.fails = fails
-    assert offload(core, tmp_path) == (0 if fails == "save_kv_blocks" else 6 * GRANULE)
+    assert offload(core) == (0 if fails == "save_kv_blocks" else 6 * GRANULE)
     assert driver.free == BLOCKS
-    assert quota.restore(core) == 0
+    assert quota.restore(core, 1.0) == 0
     assert (core.state[0], core.scheduler.has_kv) == (False, False)
 
 
-def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["cuMemUnmap", "cuMemRelease", "cuCtxSynchronize"])
+def test_memory_that_cant_be_given_back_ends_the_process(driver: HostDriver, call: str) -> None:
+    """Otherwise the other engine would wait for it for ever."""
+    core = FakeCore(driver, 6)
+    driver.fail(call)
+    with pytest.raises(SystemExit, match=f"memory could not be given back: {call}"):
+        quota.set_quota(core, 4)
+    with pytest.raises(SystemExit, match="memory could not be given back"):
+        offload(core)
+
+
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemsetD8"])
+def test_a_card_that_maps_nothing_lets_no_quota_grow(driver: HostDriver, call: str) -> None:
+    core = FakeCore(driver, 6)
+    core.layer[:6] = 7
+    driver.fail(call)
+    with pytest.raises(RuntimeError, match=call):
+        quota.set_quota(core, 8)
+    assert (core.state, driver.free, core.kv.count_claimed()) == ((False, 6), BLOCKS - 6, 6)
+    driver.fail(None)
+    assert quota.set_quota(core, 8) == 8
+    assert bool((core.layer[:6] == 7).all())
+    assert not core.layer[6:8].any()
+
+
+def test_memory_changes_hands_part_by_part(driver: HostDriver) -> None:
+    """The KV of one engine returns while that of the other is saved. All bytes are counted."""
+    second, first = FakeCore(driver, 0), FakeCore(driver, BLOCKS)
+    first.layer[:] = torch.arange(BLOCKS).view(-1, 1, 1)
+    offload(first)
+    second.scheduler.quota = BLOCKS
+    assert quota.restore(second, 1.0) == 0
+    second.layer[:] = 9
+    shares = [part / 5 for part in range(1, 6)]
+    saved, loaded = [], []
+    for before, share in zip([0.0, *shares], shares, strict=False):
+        saved.append(quota.offload(second, True, share) // GRANULE)
+        assert second.state == (True, BLOCKS)
+        if before:
+            loaded.append(quota.restore(first, before) // GRANULE)
+            assert first.state == (True, BLOCKS)
+    loaded.append(quota.restore(first, 1.0) // GRANULE)
+    assert saved == loaded == [3, 2, 3, 2, 2]
+    assert first.state == (False, BLOCKS)
+    assert bool((first.layer == torch.arange(BLOCKS).view(-1, 1, 1)).all())
+    whole = BLOCKS * GRANULE
+    moved = {"saved_bytes": whole, "unmapped_bytes": whole}
+    assert second.scheduler.moved == {**moved, "loaded_bytes": 0, "mapped_bytes": whole}
+    assert first.scheduler.moved == {**moved, "loaded_bytes": whole, "mapped_bytes": whole}
+
+
+def test_a_part_without_memory_waits_for_the_whole(driver: HostDriver) -> None:
+    core, other = FakeCore(driver, 8), FakeCore(driver, 4)
+    core.layer[:8] = 7
+    offload(core)
+    assert quota.set_quota(other, 10) == 10
+    assert quota.restore(core, 0.5) == 0
+    assert (core.state, core.kv.count_claimed()) == ((True, 8), 0)
+    assert quota.set_quota(other, 4) == 4
+    assert quota.restore(core, 0.5) == 6 * GRANULE
+    assert quota.restore(core, 1.0) == 2 * GRANULE
+    assert bool((core.layer[:8] == 7).all())
+    assert quota.restore(core, 0.5) == 0, "it is not offloaded any more"
+    assert core.state == (False, 8)
+
+
+def test_kv_is_dropped_where_host_memory_is_short(
+    driver: HostDriver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also the parts that were saved before. Memory that is pinned already counts as free."""
+    free = SimpleNamespace(available=2 * 6 * GRANULE)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    core = FakeCore(driver, 12)
+    assert quota.offload(core, True, 0.5) == 6 * GRANULE
+    free.available -= 1
+    assert quota.offload(core, True, 1.0) == 0
+    assert "host memory is too short" in caplog.text
+    assert (driver.free, core.scheduler.has_kv) == (BLOCKS, False)
+    assert quota.restore(core, 1.0) == 0
+    assert core.state == (False, 12)
+
+
+def test_copies_on_a_card_have_a_stream_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for the step in flight. The host waits for what is saved, whose memory goes away,
+    and not for what is loaded."""
+    monkeypatch.setattr(save_area, "CHUNK_BYTES", 3 * 8)
+    cuda, pinned = FakeCuda(), []
+    empty = torch.empty
+
+    def make_pinned(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        pinned.append(pin_memory)
+        return empty(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "empty", make_pinned)
+    area, layers = SaveArea(cuda), [torch.arange(40, dtype=torch.int8).view(5, 8) for _ in "ab"]
+    whole = layers[0].clone()
+    assert area.save(layers, [0, 1, 3, 4]) == 4 * 16
+    saving = ["copies wait for steps", "copies are queued", "the host waits for copies"]
+    assert cuda.calls == saving
+    assert all(pinned)
+    for layer in layers:
+        layer.zero_()
+    cuda.calls.clear()
+    assert area.load(layers, [0, 2, 3, 4], 5) == 3 * 16
+    assert cuda.calls == ["copies wait for steps", "copies are queued", "steps wait for copies"]
+    for layer in layers:
+        assert [bool((layer[i] == whole[i]).all()) for i in range(5)] == [1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("moment", "call"), [("save", "index_select"), ("load", "index_copy_")])
+def test_a_copy_that_fails_leaves_nothing_saved(
+    monkeypatch: pytest.MonkeyPatch, moment: str, call: str
+) -> None:
+    def fail(*args: object) -> torch.Tensor:
+        raise RuntimeError("CUDA error")
+
     area, layer = SaveArea(), torch.ones(4, 8)
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="file"):
-        area.save([layer], [0, 1], tmp_path / "file", True)
-    assert area.load([layer], [0, 1]) == 0
+    if moment == "load":
+        area.save([layer], [0, 1])
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, call, fail)
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            getattr(area, moment)(*([layer], [0, 1], 4)[: 2 + (moment == "load")])
+    assert area.load([layer], [0, 1], 4) == 0
+
+
+def test_kv_is_saved_in_plain_memory_where_none_can_be_pinned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As on this machine, which has no card."""
+    area, layer = SaveArea(FakeCuda()), torch.ones(4, 8)
+    area.save([layer], [1, 2])
+    layer.zero_()
+    assert area.load([layer], [1, 2], 4) == 2 * 32
+    assert layer.sum() == 16
+    assert caplog.text.count("not pinned") == (not torch.cuda.is_available())
 
 
 BLOCK, LONGEST = 4, 20

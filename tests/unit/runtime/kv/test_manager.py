@@ -8,12 +8,13 @@ from itertools import cycle
 
 import pytest
 
+from flashedge.engine.base import Health
 from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
-from flashedge.runtime.kv.manager import CountedGenerator, CountedVerifier, KvManager
+from flashedge.runtime.kv.manager import MAPPED, PARTS, CountedGenerator, CountedVerifier, KvManager
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
@@ -273,6 +274,44 @@ class ShortMemory:
         if self.limit_bytes is not None:
             await self._budget(self.limit_bytes)
         return await self._restore()
+
+
+async def test_mapped_memory_changes_hands_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one part is given up, KV comes back into the parts before. Nobody serves meanwhile."""
+    moves: list[tuple[str, str, float]] = []
+
+    def note(engine: SimEngine, name: str, way: str) -> None:
+        move = getattr(engine, way)
+
+        async def moved(*, share: float = 1.0, **rest: bool) -> int:
+            moves.append((name, way, share))
+            return int(await move(share=share, **rest)) if share == 1 else 1
+
+        monkeypatch.setattr(engine, way, moved)
+        monkeypatch.setattr(engine, "health", lambda: Health(state="ready", kv_memory=MAPPED))
+
+    async with managed_engines(forced=alternate) as here:
+        for engine, name in zip(both(here.engines), ("generator", "verifier"), strict=True):
+            note(engine, name, "offload")
+            note(engine, name, "restore")
+        run = await here.drive(BEAM)
+    changes = run.count(Restored)
+    first = ["generator", "verifier"]
+    for _ in range(min(2, changes)):
+        gives, gets = first
+        change, moves = moves[: 2 * PARTS], moves[2 * PARTS :]
+        assert [share for name, way, share in change if (name, way) == (gives, "offload")] == [
+            part / PARTS for part in range(1, PARTS + 1)
+        ]
+        returned = [share for name, way, share in change if (name, way) == (gets, "restore")]
+        assert returned == [part / PARTS for part in range(1, PARTS + 1)]
+        first.reverse()
+    assert changes > 2
+    for event in run.events:
+        if isinstance(event, Offloaded):
+            assert event.saved_bytes >= PARTS - 1
+        elif isinstance(event, Restored):
+            assert event.loaded_bytes >= PARTS - 1
 
 
 async def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:

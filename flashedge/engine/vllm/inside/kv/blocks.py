@@ -100,6 +100,9 @@ class Granules:
         self._needed_by -= self._change(block_ids, used=False)
         return _find_spans(before & (self._needed_by == 0))
 
+    def count_needed(self) -> int:
+        return int(np.count_nonzero(self._needed_by))
+
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
         """Mark blocks. Returns how many of those that changed need each granule: (granules,)."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
@@ -139,6 +142,8 @@ class KvRange:
         ]
         self._granules = Granules(layouts, blocks, pages.granule)
         self.mechanism = pages.mechanism
+        self.rounding_bytes = 0 if self.mechanism == KEPT else len(self.layers) * pages.granule
+        """The most that granules at the edges of blocks add to the memory of a range of blocks."""
         self.block_bytes = count_block_bytes(self.layers)
 
     def contains(self, layer: torch.Tensor) -> bool:
@@ -149,9 +154,17 @@ class KvRange:
     def count_claimed(self) -> int:
         return int(self._granules.used.sum())
 
-    def claim(self, block_ids: Collection[int]) -> None:
-        """Map the memory of blocks. Raises what `Pages.map` raises. Nothing has changed then."""
-        used = self._granules.used
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes that have memory now. On a CPU some of it may not have been written yet."""
+        if self.mechanism == KEPT:
+            return self._pages.tensor.nbytes
+        return self._granules.count_needed() * self._pages.granule
+
+    def claim(self, block_ids: Collection[int]) -> int:
+        """Map the memory of blocks. Returns the bytes that were not mapped before. Raises what
+        `Pages.map` raises. Nothing has changed then."""
+        before, used = self.mapped_bytes, self._granules.used
         block_ids = [block for block in block_ids if not used[block]]
         mapped: list[GranuleSpan] = []
         try:
@@ -163,13 +176,15 @@ class KvRange:
             for span in mapped:
                 self._pages.unmap(*span)
             raise
+        return self.mapped_bytes - before
 
     def claim_first(self, count: int, least: int) -> None:
         """Claim the first `count` blocks. If memory is short, since the other engine grew while
         this one was restarted, claim fewer. Raises MemoryError if it is too short for `least`."""
         while True:
             try:
-                return self.claim(range(count))
+                self.claim(range(count))
+                return
             except MemoryError as error:
                 if count <= least:
                     raise

@@ -9,6 +9,7 @@ Ref: CUDA driver API, "Virtual Memory Management".
 """
 
 import importlib
+import itertools
 import sys
 from collections.abc import Iterable
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from flashedge.engine.vllm.inside.kv.blocks import DEVICE, Pages
+from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 
 TRIAL_GRANULES = 8
 """Chosen by hand: one would not try several mappings, and hundreds may not fit a card in use."""
@@ -65,7 +67,8 @@ class CudaPages(Pages):
             start, size = self._address + first * self.granule, count * self.granule
             self._call("cuMemSetAccess", start, size, [self._access], 1)
             self._call("cuMemsetD8", start, 0, size)
-            self._call("cuCtxSynchronize")
+            # Waits for the zeros alone: KV may be on its way into other granules meanwhile.
+            self._call("cuStreamSynchronize", 0)
         except (MemoryError, RuntimeError):
             self._unmap_all([granule for granule in granules if granule in self._handles])
             raise
@@ -98,28 +101,38 @@ def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:
 
 
 def try_card() -> None:
-    """Map and unmap memory of the first card. Raises an error if that does not work."""
+    """Move KV on the first card. Raises an error if that does not work."""
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device")
     torch.zeros(1, device="cuda")  # makes the context, which takes memory
-    pages = CudaPages(TRIAL_BYTES, 0)
-    before, _ = torch.cuda.mem_get_info()
-    pages.map(1, TRIAL_GRANULES)
-    held, _ = torch.cuda.mem_get_info()
-    part = pages.tensor[pages.granule : 2 * pages.granule]
-    if part.any():
-        raise RuntimeError("fresh memory is not zero")
-    part.fill_(1)
-    if int(part.sum(dtype=torch.int64)) != pages.granule:
-        raise RuntimeError("what was read is not what was written")
-    del part
-    pages.unmap(1, TRIAL_GRANULES)
-    after, _ = torch.cuda.mem_get_info()
-    wanted = TRIAL_GRANULES * pages.granule
-    if before - held < wanted or after - held < wanted:
-        raise RuntimeError(
-            f"of {wanted} bytes {before - held} were mapped and {after - held} unmapped"
-        )
+    try_pages(CudaPages(TRIAL_BYTES, 0), torch.cuda)
+
+
+def try_pages(pages: CudaPages, cuda: Any) -> None:
+    """Map memory, write and save it, unmap and map it, and load what was saved. cuda: torch.cuda.
+    Raises an error if the card does not have the memory meanwhile, or anything else is wrong."""
+    first, end = pages.granule, (1 + TRIAL_GRANULES) * pages.granule
+    layer = pages.tensor[first:end].view(TRIAL_GRANULES, -1)  # a block is a granule
+    numbers = torch.arange(1, TRIAL_GRANULES + 1, dtype=torch.int8, device=layer.device).view(-1, 1)
+    area, blocks = SaveArea(cuda), range(TRIAL_GRANULES)
+    free = [cuda.mem_get_info()[0]]
+    for is_second in (False, True):
+        pages.map(1, TRIAL_GRANULES)
+        free.append(cuda.mem_get_info()[0])
+        if layer.any():
+            raise RuntimeError("fresh memory is not zero")
+        if is_second:
+            area.load([layer], blocks, TRIAL_GRANULES)
+            if not bool((layer == numbers).all()):
+                raise RuntimeError("what was loaded is not what was saved")
+        else:
+            layer.copy_(numbers.expand_as(layer))
+            area.save([layer], blocks)
+        pages.unmap(1, TRIAL_GRANULES)
+        free.append(cuda.mem_get_info()[0])
+    moved = [abs(after - before) for before, after in itertools.pairwise(free)]
+    if min(moved) < end - first:
+        raise RuntimeError(f"of {end - first} bytes {moved} were mapped and unmapped")
 
 
 if __name__ == "__main__":

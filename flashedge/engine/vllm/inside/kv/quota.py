@@ -11,7 +11,9 @@ longest. Checked with vLLM 0.32.0.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
+from math import ceil
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
@@ -24,6 +26,9 @@ from flashedge.engine.vllm.inside.kv.tensor import get_kv_range
 log = logging.getLogger(__name__)
 
 RequestFilter = Callable[[Request], bool]
+MOVED = ("saved_bytes", "loaded_bytes", "mapped_bytes", "unmapped_bytes")
+"""What is counted since the process started: KV that was copied to host memory and back, and memory
+that was given to blocks and taken from them. On a CPU memory comes back when it is written."""
 
 
 class KvQuota:
@@ -35,6 +40,9 @@ class KvQuota:
         self._usable_blocks = self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
         self._block_tokens = int(scheduler.cache_config.block_size)
         self.preempted = 0
+        self.moved = Counter(dict.fromkeys(MOVED, 0))
+        self.away = range(1, 1)
+        """Blocks whose memory `offload` gave up, and `restore` has not claimed again."""
         self._reserved: list[Any] = []
         self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
         self.quota = self._usable_blocks
@@ -114,9 +122,9 @@ class KvQuota:
         ids, self._newly_reserved = sorted(self._newly_reserved), set()
         return ids
 
-    def list_used_blocks(self) -> list[int]:
+    def list_used_blocks(self, among: range) -> list[int]:
         """Ids of the blocks whose content is of use: held by requests, or found by prefix."""
-        found = (self._pool.blocks[block_id] for block_id in self.list_pool_blocks())
+        found = (self._pool.blocks[block_id] for block_id in self.list_pool_blocks(among))
         return [b.block_id for b in found if b.ref_cnt > 0 or b.block_hash is not None]
 
     def drop_kv(self) -> None:
@@ -125,12 +133,13 @@ class KvQuota:
             pass
         self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
 
-    def list_all_blocks(self) -> list[int]:
-        return [b.block_id for b in self._pool.blocks if not b.is_null]
-
-    def list_pool_blocks(self) -> list[int]:
+    def list_pool_blocks(self, among: range) -> list[int]:
         reserved = {b.block_id for b in self._reserved}
-        return [block for block in self.list_all_blocks() if block not in reserved]
+        return [block for block in among if block not in reserved]
+
+    def find_end(self, share: float) -> int:
+        """The block behind a first share of the pool."""
+        return 1 + ceil(share * self._usable_blocks)
 
     def view(self) -> dict[str, Any]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
@@ -144,6 +153,7 @@ class KvQuota:
             "quota_blocks": self.quota,
             "block_tokens": self._block_tokens,
             "preemptions": self.preempted,
+            "kv_moved": dict(self.moved),
         }
 
 
@@ -156,8 +166,8 @@ def begin(core: Any) -> dict[str, Any]:
     return view(core) | _call_worker(core, "describe_kv_memory")
 
 
-def measure_memory(core: Any, kv_bytes: int) -> dict[str, int]:
-    return _call_worker(core, "measure_step_memory", kv_bytes)
+def measure_memory(core: Any) -> dict[str, int]:
+    return _call_worker(core, "measure_step_memory")
 
 
 def view(core: Any) -> dict[str, Any]:
@@ -178,45 +188,60 @@ def set_quota(core: Any, blocks: int) -> int:
     return granted
 
 
-def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
-    """Pause the engine, save its KV and release all KV memory. Returns the bytes saved. If `keep`
-    is false or saving fails, the KV is computed again later. folder, to_file: see `SaveArea`."""
+def offload(core: Any, keep: bool, share: float) -> int:
+    """Pause the engine, save its KV in this first share of the pool, and release the memory there.
+    Further calls with larger shares go on. Returns the bytes saved. If `keep` is false or saving
+    fails, the KV is computed again later."""
     kv = core.scheduler.kv
     core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-    core.scheduler.drafts.count_offloaded()
+    if not kv.away:
+        core.scheduler.drafts.count_offloaded()
     if not keep:
         kv.drop_kv()
+    leaving = range(kv.away.stop, kv.find_end(share))
+    kv.away = range(kv.away.start, leaving.stop)
+    saved = 0
     try:
-        saved = _call_worker(core, "save_kv_blocks", kv.list_used_blocks(), folder, to_file)
-    except Exception:  # e.g. a full disk
+        saved = int(_call_worker(core, "save_kv_blocks", kv.list_used_blocks(leaving)))
+    except Exception:  # e.g. host memory is short
         log.exception("the KV could not be saved: it will be computed again")
         kv.drop_kv()
-        saved = 0
-    _call_worker(core, "release_kv_blocks", kv.list_all_blocks())
-    return int(saved)
+    kv.moved["saved_bytes"] += saved
+    _release(core, leaving)
+    return saved
 
 
-def restore(core: Any) -> int:
-    """Undo `offload`. Returns the bytes loaded. If memory is short, the quota becomes smaller.
-    Raises SystemExit, so that the daemon restarts the engine, if even one request does not fit or
-    the device fails."""
-    kv = core.scheduler.kv
+def restore(core: Any, share: float) -> int:
+    """Undo `offload` for this first share of the pool, and go on if that is all of it. Returns the
+    bytes loaded. If memory is short, nothing happens for a share, and the quota becomes smaller for
+    the whole. Raises SystemExit, so that the daemon restarts the engine, if even one request does
+    not fit or the device fails."""
+    kv, is_whole = core.scheduler.kv, share >= 1
+    coming = range(kv.away.start, kv.find_end(share))
+    if not is_whole and not kv.away:
+        return 0
     try:
-        while (shortage := _claim(core, kv.list_pool_blocks())) is not None:
+        while shortage := _claim(core, kv.list_pool_blocks(coming)):
+            if not is_whole:
+                return 0  # the other engine has not given it back yet
             quota = kv.quota
             if (lower := kv.set_quota(quota // 2)) >= quota:
                 raise _log_exit(f"no memory for the KV of one request ({quota} blocks): {shortage}")
             log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
     except Exception as error:  # e.g. the driver of the device
         raise _log_exit(f"no memory could be mapped: {error}") from error
+    loaded, used = 0, kv.list_used_blocks(coming)
     try:
-        loaded = _call_worker(core, "load_kv_blocks", kv.list_used_blocks())
-    except Exception:  # e.g. the file of saved KV is gone
+        loaded = int(_call_worker(core, "load_kv_blocks", used, coming.stop))
+    except Exception:  # e.g. no memory for the copy
         log.exception("the KV could not be loaded: it will be computed again")
         kv.drop_kv()
-        loaded = 0
-    core.scheduler.set_pause_state(PauseState.UNPAUSED)
-    return int(loaded)
+    kv.moved["loaded_bytes"] += loaded
+    kv.away = range(coming.stop, kv.away.stop)
+    if is_whole:
+        kv.away = range(kv.find_end(0), kv.find_end(0))
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    return loaded
 
 
 def _log_exit(why: str) -> SystemExit:
@@ -226,12 +251,24 @@ def _log_exit(why: str) -> SystemExit:
 
 def _claim(core: Any, block_ids: Collection[int]) -> str | None:
     """Returns None, or why there is too little memory."""
-    return _call_worker(core, "claim_kv_blocks", block_ids) if block_ids else None
+    found = _call_worker(core, "claim_kv_blocks", block_ids) if block_ids else 0
+    if isinstance(found, str):
+        return found
+    core.scheduler.kv.moved["mapped_bytes"] += found
+    return None
+
+
+def _release(core: Any, block_ids: Collection[int]) -> None:
+    """Raises SystemExit if the memory can't be given back: only the end of the process does."""
+    try:
+        freed = _call_worker(core, "release_kv_blocks", block_ids) if block_ids else 0
+    except Exception as error:
+        raise _log_exit(f"memory could not be given back: {error}") from error
+    core.scheduler.kv.moved["unmapped_bytes"] += freed
 
 
 def _release_reserved(core: Any) -> None:
-    if block_ids := core.scheduler.kv.collect_reserved():
-        _call_worker(core, "release_kv_blocks", block_ids)
+    _release(core, core.scheduler.kv.collect_reserved())
 
 
 def _call_worker(core: Any, method: str, *args: Any) -> Any:
