@@ -177,7 +177,9 @@ FRONT_END = (
          "What vLLM asks before a request is sent."),
     _use("v1.engine:EngineCoreRequest",
          "request_id client_index sampling_params mm_features resumable prompt_embeds",
-         _ACCESSED, _LIVE, "A request with a grammar is prepared in a thread of the engine."),
+         _ACCESSED, f"{_LIVE} {_ARRIVALS}",
+         "A request with a grammar is prepared in a thread of the engine. Of the others, the"
+         " parameters that several share are sent apart."),
     _use("v1.engine.output_processor:OutputProcessor", "request_states", _ACCESSED, _LIVE,
          "A request that could not be sent ends with the error."),
     _use("v1.engine.output_processor:RequestState", "queue", _ACCESSED, _LIVE,
@@ -284,10 +286,10 @@ OPTIONS = (
          " eos_token_id",
          _ACCESSED,
          f"generator.py pair.py batch_invariance.py stock.py {_SPECULATION} {_NOISE}"
-         f" {_STEP_MEMORY}",
+         f" {_STEP_MEMORY} {_LIVE} {_ARRIVALS}",
          "The parameters of a step. Ours travel in `extra_args`."),
     _use("", "SamplingParams PoolingParams", _NAMED,
-         f"generator.py stock.py verifier.py serving/scores.py {_NOISE}",
+         f"generator.py stock.py verifier.py serving/scores.py {_NOISE} {_ARRIVALS}",
          "The parameters of a request."),
     _use("sampling_params:RequestOutputKind", "DELTA", _ACCESSED,
          "generator.py serving/search_client.py serving/tagged_client.py",

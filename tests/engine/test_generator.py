@@ -7,6 +7,7 @@ and the ends of steps.
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
+from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
@@ -21,7 +23,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, LOGPROBS
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.stock import StockGenerator
 from flashedge.search.step_rules import BoundaryRule
-from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason, Problem
+from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason, Problem, Sampling
 from tests.engine.conftest import build_tiny_options, started
 from tests.engine.test_driver_on_vllm import problems
 from tests.support.engine_rig import ask, generate, generate_all
@@ -90,6 +92,18 @@ async def test_packed_log_probabilities_are_vllms_own(
     assert none == nothing == []
     if pause_s > 0 or not each_token:
         assert count < len(ids)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_shared_parameters_are_those_that_vllm_would_check(seed: int) -> None:
+    codec: Any = SimpleNamespace(eos_ids=frozenset({5, 3}))
+    request = ExtendRequest(
+        token_ids=(1,), seed=seed, sampling=Sampling(), max_tokens=9, to_boundary=True
+    )
+    shared, checked = (build_params(request, codec, 64, **o) for o in ({}, {"detokenize": False}))
+    assert shared == checked
+    assert shared.stop_token_ids == [3, 5]
+    assert shared.extra_args[ARGS_KEY]["seed"] == seed
 
 
 # ---------------------------------------------------------------- a thinking model's architecture

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
+from copy import copy
 from dataclasses import asdict, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 STEP_STOP = "\n\n"
 """The stop string by which `stock` ends a step."""
+CHECKED_PARAMS = 1024
+"""Parameters of vLLM to keep. Those of a run differ in how many tokens its paths may still have."""
 _ids = itertools.count()
 
 
@@ -115,8 +119,7 @@ def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
     """Build vLLM's parameters. changes: fields to replace. Raises RequestError."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
     sampling = request.sampling
     ours: dict[str, Any] = {
@@ -141,17 +144,29 @@ def build_params(
         guided = StructuredOutputsParams(**request.guidance)
         ours[GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {
-        "structured_outputs": guided,
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
-        "stop_token_ids": sorted(codec.eos_ids),
+        "stop_token_ids": tuple(sorted(codec.eos_ids)),
         "logprobs": TOP if request.entropy_rule else 0,
         "detokenize": False,
         "skip_clone": True,
         "output_kind": RequestOutputKind.DELTA,
-        "extra_args": {ARGS_KEY: ours},
     }
+    if guided is None and not changes:
+        params = copy(_build_checked(**fields))
+        params.extra_args = {ARGS_KEY: ours}
+        return params
+    changes = {"structured_outputs": guided, "extra_args": {ARGS_KEY: ours}, **changes}
     return SamplingParams(**{**fields, **changes})
+
+
+@lru_cache(CHECKED_PARAMS)
+def _build_checked(**fields: Any) -> SamplingParams:
+    """Build parameters that many requests of a level share. vLLM checks new ones field by field,
+    which takes longer than the rest of what we do to send a request."""
+    from vllm.sampling_params import SamplingParams
+
+    return SamplingParams(**fields)
 
 
 class VllmSpeculator:

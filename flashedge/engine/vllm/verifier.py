@@ -141,8 +141,8 @@ class VllmVerifier(VllmEngine):
         """Run the model on one prompt, with the program and determinism of `request`. Returns the
         rows of computed tokens, (num_tokens - cached, classes), and the number of cached ones.
         reuse: whether the prefix cache may be read."""
-        from vllm import PoolingParams
         from vllm.inputs import tokens_input
+        from vllm.pooling_params import PoolingParams
 
         ours = {PROGRAM: request.program, DETERMINISTIC: request.deterministic}
         params = PoolingParams(

@@ -5,8 +5,10 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
+from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.serial_utils import MsgpackDecoder
@@ -16,7 +18,8 @@ from flashedge.engine.vllm.inside.step_record import FATAL_ERROR, get_step_recor
 from flashedge.scheduling.determinism import PassShape
 
 log = logging.getLogger("vllm")  # the step record takes errors from this logger
-_DECODER = MsgpackDecoder(EngineCoreRequest)
+_REQUESTS, _PARAMS = MsgpackDecoder(EngineCoreRequest), MsgpackDecoder(SamplingParams)
+_VALUES = MsgpackDecoder()
 
 
 def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
@@ -25,10 +28,19 @@ def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
     return CALLS[name](self, *args)
 
 
-def add_requests(core: EngineCoreProc, packed: list[bytes]) -> None:
-    """Add requests that the daemon's `Outbox` sent in one message, each encoded by vLLM."""
-    for encoded in packed:
-        request = _DECODER.decode([encoded])
+def add_requests(core: EngineCoreProc, packed: list[list[bytes | None]]) -> None:
+    """Add requests that the daemon's `Outbox` sent in one message, each as `Outbox` packs it.
+
+    Equal sampling parameters are decoded once. vLLM checks all of their fields again then, which
+    takes longer than the rest of a request."""
+    known: dict[bytes, SamplingParams] = {}
+    for encoded, params, extra_args in packed:
+        request = _REQUESTS.decode([encoded])
+        if params is not None:
+            if params not in known:
+                known[params] = _PARAMS.decode([params])
+            request.sampling_params = copy(known[params])
+            request.sampling_params.extra_args = _VALUES.decode([extra_args])
         try:
             prepared = core.preprocess_add_request(request)
         except Exception:  # as in vLLM, it fails this request alone

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -71,6 +72,9 @@ async def watch_heart(
     return silent_s
 
 
+Packed = tuple[bytes, bytes | None, bytes | None]
+"""A request for `inside.calls.add_requests`: without its sampling parameters, these without their
+`extra_args`, which most requests of a level share, and their `extra_args`."""
 Fail = Callable[[Sequence[str], Exception], None]
 """Ends the requests of these names with an error."""
 
@@ -90,8 +94,8 @@ class Outbox:
         self._encoder = MsgpackEncoder()
         self._add_one, self._abort = client.add_request_async, client.abort_requests_async
         client.add_request_async, client.abort_requests_async = self.add, self.abort
-        self._waiting: dict[str, bytes] = {}
-        """Encoded requests by their names."""
+        self._waiting: dict[str, Packed] = {}
+        """Requests by their names."""
         self._sending: set[asyncio.Task[None]] = set()
 
     async def add(self, request: EngineCoreRequest) -> None:
@@ -103,11 +107,22 @@ class Outbox:
             return
         self._client.ensure_alive()
         request.client_index = self._client.client_index
-        (self._waiting[request.request_id],) = self._encoder.encode(request)
+        self._waiting[request.request_id] = self._pack(request)
         if len(self._waiting) == 1:
             task = asyncio.create_task(self._send(), name="outbox")
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
+
+    def _pack(self, request: EngineCoreRequest) -> Packed:
+        params = request.sampling_params
+        if params is None:
+            return self._encode(request), None, None
+        rest, request = copy.copy(params), copy.copy(request)
+        request.sampling_params = rest.extra_args = None
+        return self._encode(request), self._encode(rest), self._encode(params.extra_args)
+
+    def _encode(self, value: object) -> bytes:
+        return bytes(*self._encoder.encode(value))
 
     async def abort(self, request_ids: list[str]) -> None:
         """Stand for the client's `abort_requests_async`."""

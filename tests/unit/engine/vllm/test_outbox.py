@@ -18,8 +18,8 @@ from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, FaultHandler,
 from flashedge.engine.vllm.process.live_process import Outbox
 
 
-def make_request(name: str, **options: Any) -> EngineCoreRequest:
-    params = SamplingParams(seed=7, extra_args={"flashedge": {"seed": 7}}, **options)
+def make_request(name: str, seed: int = 7, **options: Any) -> EngineCoreRequest:
+    params = SamplingParams(seed=7, extra_args={"flashedge": {"seed": seed}}, **options)
     unset = ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
     tokens = {"prompt_token_ids": [1, 2, 3], "arrival_time": 0.0, **dict.fromkeys(unset)}
     return EngineCoreRequest(request_id=name, sampling_params=params, **tokens)
@@ -113,6 +113,19 @@ async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
     assert added[0].sampling_params.extra_args == {"flashedge": {"seed": 7}}
     await send(client, "d")
     assert list_names(client.said[1]) == ["d"]
+
+
+async def test_requests_share_equal_parameters_but_not_ours(client: Any) -> None:
+    requests = [make_request(str(seed), seed, stop_token_ids=[4]) for seed in range(3)]
+    for request in requests:
+        await client.add_request_async(request)
+    await asyncio.sleep(0.01)
+    core = deliver(client.said[0])
+    assert core.added == requests
+    core.added[0].sampling_params.extra_args["flashedge"]["seed"] = 9  # type: ignore[union-attr, index]
+    core.added[0].sampling_params.max_tokens = 2  # type: ignore[union-attr]
+    assert core.added[1:] == requests[1:]
+    assert [each.sampling_params.extra_args["flashedge"]["seed"] for each in requests] == [0, 1, 2]  # type: ignore[union-attr, index]
 
 
 async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
