@@ -161,7 +161,8 @@ class Run:
         if isinstance(event, (RunStarted, *TERMINAL)):
             self._write_events()
         elif len(self._unwritten) == 1:
-            asyncio.get_running_loop().call_later(WRITE_S, self._write_events)
+            loop = asyncio.get_running_loop()
+            loop.call_later(WRITE_S, loop.call_soon, self._write_events)  # engine requests go first
         if isinstance(event, StepCompleted):
             self._tree_tokens += len(event.token_ids)
         self._observe(event)

@@ -133,7 +133,7 @@ class Driver:
             earlier,
             note_restarts(verifier, "verifier", emit),
             self.thinking,
-            on_early=self._inbox.put_nowait,
+            on_early=self._inbox.put_nowait if self._speculation_client.commits_early else None,
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
@@ -187,11 +187,15 @@ class Driver:
 
     async def _receive(self, cut_at: float | None) -> Result | Allowance | ScoredEarly | None:
         """Wait for a result. Returns None if none came before `cut_at`, by the loop's clock."""
+        was_empty = self._inbox.empty()
         try:
             async with asyncio.timeout_at(cut_at):
-                return await self._inbox.get()
+                result = await self._inbox.get()
         except TimeoutError:
             return None
+        if was_empty:  # tasks of this turn may have made requests: they go out before we think
+            await asyncio.sleep(0)
+        return result
 
     async def _report_progress(self) -> None:
         while True:

@@ -53,9 +53,10 @@ class Scoring:
         earlier: EarlierRun,
         on_restart: Callable[[float], None],
         thinking: Thinking,
-        on_early: Callable[[ScoredEarly], None] = lambda scored: None,
+        on_early: Callable[[ScoredEarly], None] | None = None,
     ) -> None:
-        """on_early: called for each step that has its scores early."""
+        """on_early: called for each step that has its scores early. None if nobody asks for
+        `early_scores`."""
         self._asked = asked
         self._engines = engines
         self._thinking = thinking
@@ -82,9 +83,11 @@ class Scoring:
         """Begin to score a new segment if scores are early. steps: those before it on its path."""
         if self._is_early:
             self._early[node] = start(self._verify(node, steps, segment), node)
-            self._early[node].add_done_callback(partial(self._note_early, node))
+            if self._on_early is not None:
+                self._early[node].add_done_callback(partial(self._note_early, node))
 
     def _note_early(self, node: NodeId, scoring: asyncio.Task[StepScores]) -> None:
+        assert self._on_early is not None, "somebody asks"
         if not scoring.cancelled() and scoring.exception() is None:
             self.early_scores[node] = scoring.result().scores
             self._on_early(ScoredEarly(node=node))

@@ -62,7 +62,9 @@ class SpeculationClient:
         may_draft = switches.speculation and splitter.rule != ENTROPY
         self._speculator = engines.generator.speculator if may_draft else None
         self._lookahead = self._speculator if switches.lookahead else None
-        self._commits_early = switches.early_commit and asked.guidance is None
+        is_guided = asked.guidance is not None
+        self.commits_early = bool(self._speculator and switches.early_commit and not is_guided)
+        """Whether `find_commits` may find anything."""
         self._certain: Certain = NONE
         """The nodes of the open level that are known to be kept."""
         self._run = secrets.token_hex(8)  # names the run's drafts in the generator
@@ -146,7 +148,7 @@ class SpeculationClient:
     ) -> Commits | None:
         """Find what has become certain of the open level, for `commit`. None if nothing has. The
         arguments are those of `find_certain`."""
-        if self._speculator is None or not (self._commits_early and scores):
+        if not (self.commits_early and scores):
             return None
         before = self._certain
         found = find_certain(self._search, state, scores, read, before)

@@ -150,6 +150,18 @@ async def test_events_of_a_level_are_stored_and_sent_together(store: RunStore) -
     assert [number async for number, _ in follower] == [5, 6]
 
 
+async def test_requests_to_the_engines_go_out_before_events_are_written(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, order = in_state(store, S.RUNNING), list[str]()
+    loop = asyncio.get_running_loop()
+    loop.call_later(WRITE_S, loop.call_soon, order.append, "sent")
+    monkeypatch.setattr(store, "append", lambda *args: order.append("written"))
+    run.emit(STEP)
+    await asyncio.sleep(2 * WRITE_S)
+    assert order == ["sent", "written"]
+
+
 async def test_a_failed_run_has_its_error(
     store: RunStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -174,6 +174,34 @@ async def test_a_level_waits_for_its_last_scores_only() -> None:
     assert early_s < at_once_s
 
 
+async def test_early_scores_are_noted_only_for_early_commits() -> None:
+    for on in (False, True):
+        engines = early(sim_engines()).switch(early_commit=on)
+        driver = driver_of(engines, BEAM, lambda event: None)
+        await driver.run()
+        assert bool(driver.scoring.early_scores) is on
+
+
+async def test_requests_go_out_before_the_search_thinks() -> None:
+    """Those of one turn of the event loop go to an engine in the next turn, as from an outbox."""
+    engines = early(sim_engines())
+    outbox: list[ScoreRequest] = []
+    left: list[int] = []
+
+    def send(request: ScoreRequest) -> None:
+        if not outbox:
+            asyncio.get_running_loop().call_soon(outbox.clear)
+        outbox.append(request)
+
+    def look(tree: object, commands: object) -> None:
+        left.append(len(outbox))
+
+    verifier = RecordingVerifier(engines.verifier, send)
+    await driver_of(replace(engines, verifier=verifier), BEAM, lambda e: None, on_turn=look).run()
+    assert len(verifier.asked) > len(left) > 2
+    assert not any(left)
+
+
 async def test_nothing_is_scored_that_the_search_does_not_score() -> None:
     engines = early(sim_engines())
     await drive(engines, replace(BEAM, strategy="self_consistency"))
