@@ -28,7 +28,6 @@ WALKED = {
         "core.scheduler.drafts._board._levels",
         "worker.worker.model_runner.requests",
         "worker.worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[]._rows",
-        "worker.worker._flashedge_save_area._rows",
     },
     "verifier": {"core.scheduler.requests", "worker.worker.model_runner.requests"},
     "daemon": {

@@ -28,8 +28,10 @@ BOUNDED = {
     "ProgramOrder._places": "the last order of programs, which each new one replaces",
     "TokenDrafts._programs": "MOST_PROGRAMS, and MOST_CONTEXTS of all their texts",
     "CardDrafts._prompts": "the same programs' last prompts",
+    "DraftGains._counts": "one for each width and each least chance that is tried",
+    "RequestRates._counts": "at most BINS * 10 for each number of children that a beam may have",
     "StepCosts._sizes": "one for each number of rows that a step may have",
-    "Speculation._like": "the last request of a search, whose parameters drafts copy",
+    "Speculation._like": "the last request of each search, until it ends",
     "EngineCoreProc.input_queue": "what the daemon asks this moment, as the heartbeat does",
     # in the daemon
     "AsyncMPClient.utility_results": "the same, until it is answered",

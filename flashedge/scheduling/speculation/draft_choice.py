@@ -31,9 +31,17 @@ LEVEL_KEPT = 0.9
 ASSUMED_DRAFTS = 8.0
 """Drafts' worth of weight on what is assumed of a kind."""
 
+BINS = 8
+"""Most limits M_i of a beam that are told apart."""
+
 Kind = tuple[int, int, int]
-"""Of a draft: how many siblings the child has at most, itself included, the limit M_i of its beam,
-and the child's index."""
+"""What drafts have in common that are taken to be equally likely, see `sort_draft`."""
+
+
+def sort_draft(siblings: int, limit: int, child: int) -> Kind:
+    """Find the kind of a draft. siblings: how many children its beam may have at most, of which
+    `limit` may be drafted. child: its index. The higher it is the less it matters."""
+    return siblings, limit * BINS // siblings, child.bit_length()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +146,11 @@ class RequestRates:
 
     def find(self, kind: Kind) -> float:
         """The chance that such a child is requested, which the child before it has at least."""
-        siblings, limit, child = kind
-        before = self.find((siblings, limit, child - 1)) if child else 1 / siblings
+        siblings, limit, late = kind
+        before = self.find((siblings, limit, late - 1)) if late else 1 / siblings
         requested, every = self._counts.get(kind, (0, 0))
         chance = (requested + ASSUMED_DRAFTS * before) / (every + ASSUMED_DRAFTS)
-        return min(chance, before) if child else chance
+        return min(chance, before) if late else chance
 
 
 def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from flashedge.scheduling.speculation.draft_choice import Kind, RequestRates
+from flashedge.scheduling.speculation.draft_choice import Kind, RequestRates, sort_draft
 from flashedge.types import BLANK_LINE, FinishReason, Granularity, Sampling, TokenIds
 
 
@@ -174,7 +174,7 @@ class Draft:
 
     @property
     def kind(self) -> Kind:
-        return len(self.continuation.seeds), self.continuation.max_drafts, self.child
+        return sort_draft(len(self.continuation.seeds), self.continuation.max_drafts, self.child)
 
     @property
     def rank(self) -> tuple[float, int, int]:

@@ -10,6 +10,7 @@ from flashedge.scheduling.speculation.draft_choice import (
     DraftGains,
     RequestRates,
     count_places,
+    sort_draft,
 )
 from flashedge.scheduling.speculation.drafts import Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
@@ -151,14 +152,20 @@ def test_before_levels_were_counted_only_narrow_ones_have_drafts(width: int, dra
 
 def test_chances_follow_what_was_requested() -> None:
     rates = RequestRates()
-    assert [rates.find((4, 4, child)) for child in range(4)] == [0.25] * 4
+    best, worst, second = sort_draft(4, 4, 0), sort_draft(4, 1, 0), sort_draft(4, 4, 1)
+    assert {rates.find(sort_draft(4, 4, child)) for child in range(4)} == {0.25}
     for turn in range(400):
-        rates.note((4, 4, 0), is_requested=turn % 2 == 0)
-        rates.note((4, 1, 0), is_requested=False)
-        rates.note((4, 4, 1), is_requested=True)
-    assert rates.find((4, 4, 0)) == pytest.approx(0.5, abs=0.01)
-    assert rates.find((4, 1, 0)) < 0.01
-    assert rates.find((4, 4, 1)) == rates.find((4, 4, 0)), "no child is likelier than one before it"
+        rates.note(best, is_requested=turn % 2 == 0)
+        rates.note(worst, is_requested=False)
+        rates.note(second, is_requested=True)
+    assert rates.find(best) == pytest.approx(0.5, abs=0.01)
+    assert rates.find(worst) < 0.01
+    assert rates.find(second) == rates.find(best), "no child is likelier than one before it"
+
+
+def test_there_are_few_kinds_of_drafts_however_many_children_a_beam_may_have() -> None:
+    kinds = {sort_draft(512, limit, child) for limit in range(1, 513) for child in range(limit)}
+    assert len(kinds) < 100
 
 
 def test_the_board_learns_which_beams_are_kept() -> None:
@@ -173,7 +180,7 @@ def test_the_board_learns_which_beams_are_kept() -> None:
         for seed in best.seeds:
             _, draft = board.add_beam(continuation(0, level=level + 1), path, seed, SAMPLING)
             assert (draft is None) == (seed != best.seeds[0]), "nothing else was drafted"
-    chances = [board._rates.find((4, limit, 0)) for limit in (4, 1)]
+    chances = [board._rates.find(sort_draft(4, limit, 0)) for limit in (4, 1)]
     assert chances[0] > 0.8
     assert chances[1] < 0.1
 
@@ -184,7 +191,7 @@ def test_the_likeliest_go_first() -> None:
     assert level.start(most=6) == [(0, 0), (1, 0), (2, 0), (3, 0), (1, 1)]
     level = Level(4, 1, 4)
     for _ in range(20):
-        level.board._rates.note((4, 4, 0), is_requested=True)
+        level.board._rates.note(sort_draft(4, 4, 0), is_requested=True)
     level.finish(1)
     level.finish(0)
     assert level.start(most=2) == [(0, 0)]

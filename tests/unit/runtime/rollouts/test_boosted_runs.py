@@ -179,7 +179,7 @@ async def test_who_does_not_ask_is_not_boosted(boosted: Rig) -> None:
 async def test_runs_are_boosted_though_another_waits_for_their_end(boosted: Rig) -> None:
     """Steps take the same time whatever the batch, so it comes in sooner."""
     runs = [boosted.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.2)
     assert runs[2].estimate.position is not None
     [state] = boosted.service.scheduling.boosts
     assert max(state.runs.values()) > 1
