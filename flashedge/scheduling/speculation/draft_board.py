@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from flashedge.scheduling.speculation.draft_choice import (
+    CERTAIN,
     BatchView,
     DraftGains,
     RequestRates,
@@ -74,6 +75,9 @@ class DraftBoard:
         """Beams that have finished so far, of all runs."""
         self._is_exhausted = False
         """Whether no candidate was left, and nothing has changed since."""
+        self.has_news = False
+        """Whether more may have become certain since the last plan, so that a step is due even if
+        the engine has no request."""
 
     # ------------------------------------------------------------ beams
 
@@ -170,6 +174,7 @@ class DraftBoard:
         """Choose the drafts of the next step: the likeliest, as far as there are places for them,
         and they are likely enough."""
         self._steps += 1
+        self.has_news = False
         waiting = self._find_waiting()
         if not waiting and not self._running:
             return DraftPlan()
@@ -200,13 +205,21 @@ class DraftBoard:
         self, view: BatchView, waiting: Mapping[tuple[str, int], _BoardLevel]
     ) -> dict[tuple[str, int], float]:
         """Choose for each waiting level how likely a child has to be for a draft."""
+        slowest: dict[str, int] = {}
+        for (run, number), level in self._levels.items():
+            if level.generating:
+                slowest[run] = min(number, slowest.get(run, number))
         generating = sum(level.generating for level in self._levels.values())
-        runs = {run for (run, _), level in self._levels.items() if level.generating}
-        served = len(runs) + max(0, view.running - generating)  # each other request counts as a run
-        return {
-            key: self._gains.choose_least_chance(view, level.generating + len(level.ended), served)
-            for key, level in waiting.items()
-        }
+        # Each request of no search counts as a run.
+        runs = len(slowest) + max(0, view.running - generating)
+
+        def choose(run: str, number: int, level: _BoardLevel) -> float:
+            if slowest.get(run, number + 1) > number:
+                return CERTAIN  # it waits for scores alone: the verifier may share the device
+            width = level.generating + len(level.ended)
+            return self._gains.choose_least_chance(view, width, runs)
+
+        return {key: choose(*key, level) for key, level in waiting.items()}
 
     def pause(self, draft: Draft) -> None:
         draft.move(_S.PAUSED)
@@ -246,6 +259,7 @@ class DraftBoard:
             for draft in beam.drafts[: beam.num_certain]:
                 draft.chance = 1.0
         self._is_exhausted = False
+        self.has_news = True
 
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int]
@@ -287,15 +301,9 @@ class DraftBoard:
         return [level for (owner, _), level in self._levels.items() if owner == run]
 
     def _find_waiting(self) -> dict[tuple[str, int], _BoardLevel]:
-        """The levels whose finished beams wait for others, of the same level or an earlier one."""
-        slowest: dict[str, int] = {}
-        for (run, number), level in self._levels.items():
-            if level.generating:
-                slowest[run] = min(number, slowest.get(run, number))
+        """The levels whose finished beams wait for others, or for scores."""
         return {
-            (run, number): level
-            for (run, number), level in self._levels.items()
-            if level.beams and not level.is_decided and slowest.get(run, number + 1) <= number
+            k: level for k, level in self._levels.items() if level.beams and not level.is_decided
         }
 
     def _list_candidates(self, waiting: Iterable[_BoardLevel], most: int) -> Iterator[Draft]:

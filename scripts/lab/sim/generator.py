@@ -163,6 +163,8 @@ class SimSpeculator:
         self._costs = costs
         self.board = DraftBoard()
         """Says which drafts there are, and which of them to run."""
+        self.on_commit: Callable[[], None] = lambda: None
+        """Called when children have become certain, which may run without a request."""
         self._draft_jobs: dict[Draft, DraftJob] = {}
         self._ids = count(FIRST_DRAFT_ID)
 
@@ -175,6 +177,7 @@ class SimSpeculator:
 
     async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
         self.board.commit(run, level, children)
+        self.on_commit()
 
     async def end_run(self, run: str) -> tuple[int, int]:
         drawn = self.board.count_drawn(run)
@@ -292,6 +295,7 @@ class SimulatedGenerator(SimEngine):
         self.codec = SimCodec()
         costs = StepCosts()
         self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs, costs)
+        self.speculator.on_commit = self._wake
         self._token_drafts = TokenDrafts(self._scheduler, self._jobs, costs)
         self.counters = self._token_drafts.counters
 

@@ -219,6 +219,19 @@ def test_certain_children_go_first_and_where_no_guess_pays() -> None:
     assert len(level.board.running) == 3
 
 
+def test_while_only_scores_are_waited_for_certain_children_go_on_and_others_pause() -> None:
+    level = Level(4, 4, finished=1)
+    level.plan()
+    level.finish(1)
+    assert len(level.board.plan(view(0)).pause) == 4
+    commit(level, b1=2)
+    assert level.board.has_news, "the engine has no request that would make it plan"
+    assert [(d.path[-1], d.child) for d in level.board.plan(view(0)).run] == [(1, 0), (1, 1)]
+    assert not level.board.has_news
+    level.board.drop_unused("a", [1], set(level.beams[1].continuation.seeds))
+    assert len(level.board.plan(view(0)).pause) == 2, "their requests are on their way"
+
+
 def test_certain_children_are_subject_to_memory_and_to_requests_that_wait() -> None:
     level = Level(4, 4, finished=1)
     commit(level, b0=4)

@@ -112,7 +112,7 @@ class EdgeScheduler(AsyncScheduler):
         super().finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def has_requests(self) -> bool:
-        return super().has_requests() or self.drafts.has_outputs
+        return super().has_requests() or self.drafts.has_work
 
     # ------------------------------------------------------------ a step
 

@@ -376,8 +376,9 @@ class Speculation:
                 self.counters["certain_tokens"] += job.draft.is_certain
 
     @property
-    def has_outputs(self) -> bool:
-        return bool(self._adopted)
+    def has_work(self) -> bool:
+        """Whether a step is due though no request runs or waits."""
+        return bool(self._adopted) or self._board.has_news
 
     def find_name(self, request_id: str) -> str | None:
         """The front end's name for one of vLLM's requests, None for a draft."""
