@@ -9,9 +9,8 @@ Ref: CUDA driver API, "Virtual Memory Management".
 """
 
 import importlib
-import itertools
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,10 +114,15 @@ def try_pages(pages: CudaPages, cuda: Any) -> None:
     layer = pages.tensor[first:end].view(TRIAL_GRANULES, -1)  # a block is a granule
     numbers = torch.arange(1, TRIAL_GRANULES + 1, dtype=torch.int8, device=layer.device).view(-1, 1)
     area, blocks = SaveArea(cuda), range(TRIAL_GRANULES)
-    free = [cuda.mem_get_info()[0]]
+    moved: list[int] = []
+
+    def measure(move: Callable[[int, int], None]) -> None:
+        before = cuda.mem_get_info()[0]  # torch takes memory between two moves
+        move(1, TRIAL_GRANULES)
+        moved.append(abs(cuda.mem_get_info()[0] - before))
+
     for is_second in (False, True):
-        pages.map(1, TRIAL_GRANULES)
-        free.append(cuda.mem_get_info()[0])
+        measure(pages.map)
         if layer.any():
             raise RuntimeError("fresh memory is not zero")
         if is_second:
@@ -128,9 +132,7 @@ def try_pages(pages: CudaPages, cuda: Any) -> None:
         else:
             layer.copy_(numbers.expand_as(layer))
             area.save([layer], blocks)
-        pages.unmap(1, TRIAL_GRANULES)
-        free.append(cuda.mem_get_info()[0])
-    moved = [abs(after - before) for before, after in itertools.pairwise(free)]
+        measure(pages.unmap)
     if min(moved) < end - first:
         raise RuntimeError(f"of {end - first} bytes {moved} were mapped and unmapped")
 

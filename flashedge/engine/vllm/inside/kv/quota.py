@@ -198,7 +198,7 @@ def offload(core: Any, keep: bool, share: float) -> int:
         core.scheduler.drafts.count_offloaded()
     if not keep:
         kv.drop_kv()
-    leaving = range(kv.away.stop, kv.find_end(share))
+    leaving = range(kv.away.stop, max(kv.away.stop, kv.find_end(share)))
     kv.away = range(kv.away.start, leaving.stop)
     saved = 0
     try:
@@ -221,7 +221,7 @@ def restore(core: Any, share: float) -> int:
     if not is_whole and not kv.away:
         return 0
     try:
-        while shortage := _claim(core, kv.list_pool_blocks(coming)):
+        while (shortage := _claim(core, kv.list_pool_blocks(coming))) is not None:
             if not is_whole:
                 return 0  # the other engine has not given it back yet
             quota = kv.quota

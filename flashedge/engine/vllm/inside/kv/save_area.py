@@ -47,7 +47,8 @@ class SaveArea:
         block_bytes = count_block_bytes(layers)
         size = len(block_ids) * block_bytes
         held = sum(len(ids) for ids, _ in self._chunks) * block_bytes
-        fresh = max(0, held + size - self._pinned_bytes)
+        # Torch keeps pinned memory for the next rows. What is held is gone from the available.
+        fresh = max(0, held + size - max(held, self._pinned_bytes))
         with self._queue_copies():
             if psutil.virtual_memory().available < SPARE_FACTOR * fresh:
                 raise MemoryError(f"host memory is too short for {fresh} bytes of KV")
