@@ -133,7 +133,8 @@ class EngineView:
     kv_moved: Mapping[str, int] = field(default_factory=dict)
     """Counts bytes of KV that moved since the process started: see `inside.kv.quota.MOVED`."""
     token_drafts: Mapping[str, int] = field(default_factory=dict)
-    """Counts drafted tokens since the process started: see `inside.token_drafts.COUNTERS`."""
+    """Counts drafted tokens since the process started: see `COUNTERS` in
+    `inside.token_drafts`, and `inside.step_times`."""
 
     @property
     def cache_hits(self) -> float | None:

@@ -85,7 +85,7 @@ class RandomCommits(DraftBoard):
 
     def plan(self, view: BatchView) -> DraftPlan:
         for (run, number), level in self._levels.items():
-            for beam in level.beams:
+            for beam in level.beams.values():
                 if self._random.random() < WRONG:
                     children = self._random.randint(1, len(beam.continuation.seeds))
                     self.commit(run, number, {beam.continuation.seeds[0]: children})

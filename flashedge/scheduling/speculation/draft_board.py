@@ -4,7 +4,7 @@ An engine's scheduler reports what happens and asks which drafts to run. The boa
 nor a clock, so the simulator and vLLM's scheduler share this class.
 
     beam, draft = board.add_beam(...)                  a step is requested: go on from its draft
-    board.finish_beam(beam, path, ends_path=...)       it ends: its slot is free for drafts
+    board.finish_beam(beam, path, ends_path=...)       it ends: what follows it may be drafted
     plan = board.plan(view)                            before each engine step
     board.append(draft, token, logprob, finish)        a running draft drew a token
     board.commit(run, level, children)                 these children will certainly be requested
@@ -34,10 +34,8 @@ class _BoardLevel:
 
     generating: int = 0
     """Beams whose step is being generated."""
-    beams: list[Beam] = field(default_factory=list)
-    """Finished beams that may have children."""
-    parents: dict[tuple[TokenIds, int], Beam] = field(default_factory=dict)
-    """The same, by path and by the seed of each child."""
+    beams: dict[TokenIds, Beam] = field(default_factory=dict)
+    """Finished beams that may have children, by path. A search keeps one of equal paths at most."""
     ended: list[Beam] = field(default_factory=list)
     """All whose step has ended."""
     ended_at: int = 0
@@ -48,7 +46,7 @@ class _BoardLevel:
     """Whether the search has chosen what follows, so that no beam waits any more."""
 
     def list_drafts(self) -> list[Draft]:
-        return [draft for beam in self.beams for draft in beam.drafts]
+        return [draft for beam in self.beams.values() for draft in beam.drafts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,9 @@ class DraftBoard:
         """Of the engine so far."""
         self._num_finished = 0
         """Beams that have finished so far, of all runs."""
-        self._is_exhausted = False
-        """Whether no candidate was left, and nothing has changed since."""
+        self._exhausted: dict[tuple[str, int], float] | None = None
+        """The least chances with which no further candidate was found. None if there was one, or
+        something has changed since."""
         self.has_news = False
         """Whether more may have become certain since the last plan, so that a step is due even if
         the engine has no request."""
@@ -93,7 +92,7 @@ class DraftBoard:
         level = self._levels.setdefault(continuation.key, _BoardLevel())
         level.generating += 1
         for last in before:
-            if (parent := last.parents.get((path, seed))) is None:
+            if (parent := last.beams.get(path)) is None:
                 continue
             if not level.possible:
                 level.possible = self._list_possible(last)
@@ -102,14 +101,15 @@ class DraftBoard:
             for draft in parent.drafts:
                 if draft.seed == seed and draft.is_open and parent.sampling == sampling:
                     self._close(draft, _S.ADOPTED)
+                    self._rates.note(draft.kind, is_requested=True)
                     beam.adopted, found = len(draft.token_ids), draft
-        self._is_exhausted = False
+        self._exhausted = None
         return beam, found
 
     def _list_possible(self, level: _BoardLevel) -> list[tuple[float, int]]:
         """List what might have been drafted after a level, and note it in the level's beams."""
         found = []
-        for beam in level.beams:
+        for beam in level.beams.values():
             after, ahead = beam.continuation, max(0, level.ended_at - beam.ended_at)
             drafts = [*beam.drafts, *(beam.draft(n, self._rates) for n in beam.next_children)]
             beam.chances = {after.seeds[draft.child]: draft.chance for draft in drafts}
@@ -134,12 +134,11 @@ class DraftBoard:
         self._end_beam(level)
         if ends_path or not beam.next_children:
             return None
-        twin = level.parents.get((path, beam.continuation.seeds[0]))
+        twin = level.beams.get(path)
         if twin is not None and any(draft.is_open for draft in twin.drafts):
-            return None  # the beam was requested twice
-        level.beams.append(beam)
-        level.parents |= {(path, seed): beam for seed in beam.continuation.seeds}
-        self._is_exhausted = False
+            return None
+        level.beams[path] = beam
+        self._exhausted = None
         return self._add(beam.draft(0, self._rates))
 
     def _end_beam(self, level: _BoardLevel) -> None:
@@ -180,7 +179,7 @@ class DraftBoard:
             return DraftPlan()
         places, least = count_places(view, len(self._running)), self._choose_least(view, waiting)
         candidates = list(self._running)
-        if places and not self._is_exhausted:
+        if places and self._exhausted != least:
             candidates += self._list_candidates(waiting.values(), places)
         worthy = (
             draft
@@ -188,7 +187,7 @@ class DraftBoard:
             if draft.chance >= least.get(draft.continuation.key, float("inf"))
         )
         best = nsmallest(places, worthy, key=lambda draft: draft.rank)
-        self._is_exhausted |= places > len(best)
+        self._exhausted = least if places > len(best) else None
         kept = set(best)
         pause = tuple(draft for draft in self._running if draft not in kept)
         run = tuple(draft for draft in best if draft not in self._running)
@@ -224,7 +223,7 @@ class DraftBoard:
     def pause(self, draft: Draft) -> None:
         draft.move(_S.PAUSED)
         del self._running[draft]
-        self._is_exhausted = False
+        self._exhausted = None
 
     def append(
         self, draft: Draft, token: int, logprob: float, finish: FinishReason | None = None
@@ -253,13 +252,13 @@ class DraftBoard:
         their numbers by the seeds of child 0."""
         if (found := self._levels.get((run, level))) is None:
             return
-        for beam in found.beams:
+        for beam in found.beams.values():
             seeds = beam.continuation.seeds
             beam.num_certain = max(beam.num_certain, min(len(seeds), children.get(seeds[0], 0)))
             for draft in beam.drafts[: beam.num_certain]:
-                draft.chance = 1.0
-        self._is_exhausted = False
-        self.has_news = True
+                draft.chance = CERTAIN
+        self._exhausted = None
+        self.has_news |= any(beam.num_certain for beam in found.beams.values())
 
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int]
@@ -276,11 +275,15 @@ class DraftBoard:
             elif number in levels:
                 level.is_decided = True
                 self._count_level(level)
-                dropped += self._drop(d for d in level.list_drafts() if d.seed not in seeds)
+                unused = self._drop(d for d in level.list_drafts() if d.seed not in seeds)
+                for draft in unused:
+                    self._rates.note(draft.kind, is_requested=False)
+                dropped += unused
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
-        """Forget a run and drop its drafts. Returns the dropped ones."""
+        """Forget a run and drop its drafts. Returns the dropped ones. Whether they would have been
+        requested is not known: the run may have been cut."""
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
@@ -308,7 +311,7 @@ class DraftBoard:
 
     def _list_candidates(self, waiting: Iterable[_BoardLevel], most: int) -> Iterator[Draft]:
         """Yield the paused drafts, and for each beam new drafts of its next children."""
-        for beam in (beam for level in waiting for beam in level.beams):
+        for beam in (beam for level in waiting for beam in level.beams.values()):
             yield from (draft for draft in beam.drafts if draft.state is _S.PAUSED)
             yield from (beam.draft(child, self._rates) for child in beam.next_children[:most])
 
@@ -321,4 +324,3 @@ class DraftBoard:
     def _close(self, draft: Draft, state: DraftState) -> None:
         self._running.pop(draft, None)
         draft.move(state)
-        self._rates.note(draft.kind, is_requested=state is _S.ADOPTED)

@@ -18,7 +18,7 @@ A draft is the step of a child whose request has not arrived yet.
     running -> complete     DraftBoard.append             its last token is drawn
     paused  -> complete     DraftBoard.append             the same, in a step that was under way
                                                           when the draft was paused
-    open    -> adopted      DraftBoard.adopt              a request has its path, seed and sampling
+    open    -> adopted      DraftBoard.add_beam           a request has its path, seed and sampling
     open    -> dropped      DraftBoard.drop_unused        what follows its level has no such seed
                             DraftBoard.end_run, .clear    the run ends, the engine dies
 
@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from flashedge.scheduling.speculation.draft_choice import Kind, RequestRates, sort_draft
+from flashedge.scheduling.speculation.draft_choice import CERTAIN, Kind, RequestRates, sort_draft
 from flashedge.types import BLANK_LINE, FinishReason, Granularity, Sampling, TokenIds
 
 
@@ -131,7 +131,7 @@ class Beam:
     def draft(self, child: int, rates: RequestRates) -> Draft:
         """Create the paused draft of a child, without tokens."""
         draft = Draft(beam=self, child=child)
-        draft.chance = 1.0 if child < self.num_certain else rates.find(draft.kind)
+        draft.chance = CERTAIN if child < self.num_certain else rates.find(draft.kind)
         return draft
 
 
@@ -170,7 +170,7 @@ class Draft:
 
     @property
     def is_certain(self) -> bool:
-        return self.chance == 1
+        return self.chance == CERTAIN
 
     @property
     def kind(self) -> Kind:

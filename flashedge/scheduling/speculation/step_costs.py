@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT = 0.995
-"""How much of a step's weight the next one leaves: some 200 steps count."""
+KEPT = 0.998
+"""How much of a step's weight the next one leaves: some 500 steps count."""
 REFIT = 16
 """Steps between two fits."""
 PRIOR = 4.0
-"""Steps' worth of weight on the assumption that a drafted row costs as much as a sequence."""
+"""Drafted rows' worth of weight on the assumption that one costs as much as a sequence."""
 EXPLORE = 32
 """After so many steps without drafted rows some are computed all the same."""
 EXPLORED_CHANCE = 0.25
@@ -51,24 +51,11 @@ class StepCosts:
         row = np.array([1.0, sequences, drafted, drafted > 0])
         if self._noted >= REFIT:
             seconds = min(seconds, CLIPPED * float(row @ np.array(self._fit)))
-        self._forget(row)
-        self._products += np.outer(row, row)
-        self._times += row * seconds
+        self._products = self._products * KEPT + np.outer(row, row)
+        self._times = self._times * KEPT + row * seconds
         self._noted += 1
         if self._noted % REFIT == 0:
             self._fit = self._solve()
-
-    def _forget(self, row: NDArray[np.float64]) -> None:
-        """Let earlier steps count less, but only in what the new one tells: while all steps have
-        one size, what was learned of other sizes stays.
-
-        Ref: Cao and Schwartz, A directional forgetting algorithm based on the decomposition of the
-        information matrix, Automatica 36 (2000)."""
-        seen = self._products @ row
-        if (weight := float(row @ seen)) > 0:
-            share = (1 - KEPT) / weight
-            self._products -= share * np.outer(seen, seen)
-            self._times -= share * seen * float(row @ self._times)
 
     def _solve(self) -> tuple[float, ...]:
         equal = np.array([0.0, 1.0, -1.0, 0.0])  # per_sequence equals per_draft

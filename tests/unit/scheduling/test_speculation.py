@@ -134,7 +134,7 @@ def test_nothing_pays_where_a_late_step_ends_every_level() -> None:
     gains = DraftGains()
     for _ in range(20):
         gains.note([(0.9, 10, 20), (0.9, 0, 20)], [(0.9, 10)] * 8)
-    assert gains.choose_least_chance(view(2, sequence_s=1e-3), 2, 1) == CERTAIN
+    assert gains.choose_least_chance(view(2, sequence_s=0.01), 2, 1) == CERTAIN
 
 
 def test_the_more_runs_wait_for_a_step_the_more_a_draft_costs() -> None:
@@ -166,6 +166,21 @@ def test_chances_follow_what_was_requested() -> None:
 def test_there_are_few_kinds_of_drafts_however_many_children_a_beam_may_have() -> None:
     kinds = {sort_draft(512, limit, child) for limit in range(1, 513) for child in range(limit)}
     assert len(kinds) < 100
+    assert sort_draft(33, 33, 0) == sort_draft(63, 63, 0), "one path fewer is no other search"
+
+
+def test_no_guess_counts_as_certain() -> None:
+    """Though a beam with one child is often kept."""
+    rates = RequestRates()
+    for _ in range(1000):
+        rates.note(sort_draft(1, 1, 0), is_requested=True)
+    assert rates.find(sort_draft(1, 1, 0)) < CERTAIN
+
+
+def test_drafts_begin_once_sequences_cost_less() -> None:
+    level = Level(4, 4, finished=1)
+    assert level.board.plan(view(1, sequence_s=1.0)).run == ()
+    assert len(level.board.plan(view(1)).run) == 4
 
 
 def test_the_board_learns_which_beams_are_kept() -> None:

@@ -51,7 +51,7 @@ COUNTERS = (
     "kept_tokens",  # the tokens that these adopted
     "drawn_tokens",  # tokens drawn for drafts
     "certain_tokens",  # those of children that the search would certainly request
-    "paused",  # drafts that left the batch because their slot was needed
+    "paused",  # drafts that left the batch because others were likelier, or none paid
     "preempted",  # drafts that left it because memory was short
     "dropped_kv",  # drafts and waiting steps that lost their KV to others
     "offloaded",  # drafts that had KV when all KV was offloaded
@@ -294,6 +294,7 @@ class Speculation:
     def queue_drafts(self) -> tuple[Draft, ...]:
         """Pause and queue drafts before a step is scheduled. Returns those that it queued."""
         if not self._jobs:
+            self._board.has_news = False
             return ()
         for draft in self._board.running:
             if not self._of_drafts[draft].is_running:

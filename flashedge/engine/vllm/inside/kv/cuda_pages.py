@@ -116,7 +116,7 @@ def try_pages(pages: CudaPages, cuda: Any) -> None:
     area, blocks = SaveArea(cuda), range(TRIAL_GRANULES)
     moved: list[int] = []
 
-    def measure(move: Callable[[int, int], None]) -> None:
+    def measure(move: Callable[[int, int], object]) -> None:
         before = cuda.mem_get_info()[0]  # torch takes memory between two moves
         move(1, TRIAL_GRANULES)
         moved.append(abs(cuda.mem_get_info()[0] - before))
