@@ -81,7 +81,6 @@ class SheetJournal(journal.Journal[ProblemId, R]):
 
     @property
     def failed(self) -> list[ProblemId]:
-        """The ids of the problems that failed."""
         return [key for key, record in self.records.items() if record.error is not None]
 
     def close(self) -> None:

@@ -45,7 +45,6 @@ class Ending:
     """How a run ended, or would have ended."""
 
     right: bool
-    """Whether the answer is right."""
     tokens: int
     """Committed tokens of the tree."""
     overhead: int = 0

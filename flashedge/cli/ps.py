@@ -213,7 +213,6 @@ def print_engines(pairs: Mapping[str, Any]) -> None:
 
 
 def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
-    """Print the programs in their order."""
     output.say("\nprograms (median and tail: predicted tokens of one answer or path)")
     names = shorten_keys([str(program["key"]) for program in programs])
     rows = [_format_row(*item) for item in zip(names, programs, strict=True)]

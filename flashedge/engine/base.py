@@ -79,14 +79,6 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteDraft:
-    """A step that was drafted to its end and that no request has adopted yet."""
-
-    seed: int
-    token_ids: TokenIds
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
     """Score `steps[num_scored:]`. A verifier of whole answers scores all steps as one."""
 
@@ -133,8 +125,7 @@ class EngineView:
     kv_moved: Mapping[str, int] = field(default_factory=dict)
     """Counts bytes of KV that moved since the process started: see `inside.kv.quota.MOVED`."""
     token_drafts: Mapping[str, int] = field(default_factory=dict)
-    """Counts drafted tokens since the process started: see `COUNTERS` in
-    `inside.token_drafts`, and `inside.step_times`."""
+    """Counts drafted tokens since the process started: see `inside.step_times`, `token_drafts`."""
 
     @property
     def cache_hits(self) -> float | None:
@@ -221,8 +212,8 @@ class Speculator(Protocol):
     EngineDead: a dead engine has no drafts.
     """
 
-    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
-        """The run's drafts that have reached the end of their step."""
+    async def list_complete(self, run: str) -> Mapping[int, TokenIds]:
+        """The run's drafts that have reached the end of their step, by their seeds."""
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
         """Drop the drafts that follow these levels of the run, except those with one of `seeds`.

@@ -33,7 +33,6 @@ class Turns:
     hold: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
     """Opens a context around each turn, by which the KV manager knows that the engine is in use."""
     left_s: float = LIMIT_S
-    """Seconds that are left for turns."""
 
     @asynccontextmanager
     async def take(self, role: EngineRole) -> AsyncIterator[None]:

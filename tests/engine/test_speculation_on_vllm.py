@@ -281,7 +281,7 @@ async def test_a_dead_engine_has_no_drafts(generator: VllmGenerator) -> None:
     os.kill(before.pid, signal.SIGKILL)
     async with asyncio.timeout(5):
         await generator.speculator.drop_unused("r", [1], {3})
-        assert await generator.speculator.list_complete("r") == ()
+        assert await generator.speculator.list_complete("r") == {}
         assert await generator.speculator.end_run("r") == (0, 0)
     await asyncio.sleep(0.1)
     await generator.wait_ready(120)

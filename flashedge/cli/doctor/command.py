@@ -90,7 +90,6 @@ def doctor(
 
 
 def run_checks() -> Iterator[Check]:
-    """All checks, in their order."""
     from flashedge.daemon.files import find_holder
     from flashedge.profiler.card_watch import find_own_pids
 

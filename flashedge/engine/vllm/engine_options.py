@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.config import Config
 from flashedge.engine.layout import EngineCards, Layout
 from flashedge.engine.platform import BLOCK_TOKENS
-from flashedge.engine.vllm.inside.keys import (
-    ARGS_KEY,
-    BOUNDARIES,
-    KV_FIXED,
-    KV_START,
-    PLAIN_SAMPLING,
-    SECOND_RUNNER,
-)
+from flashedge.engine.vllm.inside import keys
 from flashedge.models.memory.engine_memory import (
     CPU_SEQUENCES,
     MAX_STEP_TOKENS,
@@ -124,7 +117,7 @@ class EngineOptions:
             "worker_extension_cls": "flashedge.engine.vllm.inside.kv.worker.KvMemory",
             "disable_log_stats": True,
             "enable_log_requests": False,
-            "additional_config": {ARGS_KEY: self._build_additional_config()},
+            "additional_config": {keys.ARGS_KEY: self._build_additional_config()},
         }
         if self.card_drafts:  # by our own speculator in the place of vLLM's
             args["speculative_config"] = {
@@ -149,12 +142,12 @@ class EngineOptions:
         """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
         start = self.kv_start_bytes
         ours = {
-            KV_START: start and start / self.kv_bytes,
+            keys.KV_START: start and start / self.kv_bytes,
             # The memory of several workers' tensors would have to be mapped and unmapped together.
-            KV_FIXED: self.kv_fixed is not None or self.cards > 1,
-            PLAIN_SAMPLING: self.plain_sampling,
-            SECOND_RUNNER: self.second_runner,
-            BOUNDARIES: self.boundaries,
+            keys.KV_FIXED: self.kv_fixed is not None or self.cards > 1,
+            keys.PLAIN_SAMPLING: self.plain_sampling,
+            keys.SECOND_RUNNER: self.second_runner,
+            keys.BOUNDARIES: self.boundaries,
         }
         return {name: value for name, value in ours.items() if value}
 

@@ -10,29 +10,16 @@ from dataclasses import asdict, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import (
-    ADOPTED,
-    ARGS_KEY,
-    BOUNDARY,
-    DETERMINISTIC,
-    EACH_TOKEN,
-    ENTROPIES,
-    ENTROPY_RULE,
-    GUIDED_FROM,
-    LOGPROBS,
-    PATH_FROM,
-    PROGRAM,
-    TOKEN_DRAFTS,
-)
+from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow, EngineDead
 from flashedge.search.step_rules import TOP
-from flashedge.types import MARKERS, FinishReason
+from flashedge.types import MARKERS, FinishReason, TokenIds
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -96,23 +83,23 @@ class VllmGenerator(VllmEngine):
         ids = tuple(part.token_ids)
         return Chunk(
             token_ids=ids,
-            logprobs=tuple(extras.get(LOGPROBS, ())),
+            logprobs=tuple(extras.get(keys.LOGPROBS, ())),
             finish=self._read_finish(part, request) if output.finished else None,
             cached_tokens=output.num_cached_tokens or 0,
-            speculated_tokens=min(len(ids), max(0, extras.get(ADOPTED, 0) - start)),
-            entropies=tuple(extras.get(ENTROPIES, ())),
+            speculated_tokens=min(len(ids), max(0, extras.get(keys.ADOPTED, 0) - start)),
+            entropies=tuple(extras.get(keys.ENTROPIES, ())),
         )
 
     def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
         if part.finish_reason == "stop":
             markers = self.codec.rules[MARKERS].holds if request.to_boundary else frozenset()
-            at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP, *markers)
+            at_boundary = part.stop_reason in (keys.BOUNDARY, STEP_STOP, *markers)
             return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP
         if part.finish_reason == "length":
             room = self.max_model_len - len(request.token_ids)
             return FinishReason.LENGTH if room <= request.max_tokens else FinishReason.STEP_LIMIT
         is_guided = request.guidance is not None
-        raise build_end_error("generator", part.finish_reason, is_guided=is_guided)
+        raise build_end_error(part.finish_reason, is_guided=is_guided)
 
 
 def build_params(
@@ -127,22 +114,22 @@ def build_params(
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
-        BOUNDARY: request.step_rule if request.to_boundary else None,
-        LOGPROBS: True,
-        PATH_FROM: request.answer_start or None,
-        PROGRAM: request.program,
-        ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
+        keys.BOUNDARY: request.step_rule if request.to_boundary else None,
+        keys.LOGPROBS: True,
+        keys.PATH_FROM: request.answer_start or None,
+        keys.PROGRAM: request.program,
+        keys.ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
         "continuation": request.continuation and request.continuation.to_json(),
-        DETERMINISTIC: request.deterministic,
-        EACH_TOKEN: request.each_token,
-        TOKEN_DRAFTS: request.token_drafts,
+        keys.DETERMINISTIC: request.deterministic,
+        keys.EACH_TOKEN: request.each_token,
+        keys.TOKEN_DRAFTS: request.token_drafts,
     }
     guided = None
     if request.guidance is not None:
         if request.deterministic:
             raise build_refusal("an answer that has to match a schema")
         guided = StructuredOutputsParams(**request.guidance)
-        ours[GUIDED_FROM] = request.answer_start
+        ours[keys.GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
@@ -154,10 +141,10 @@ def build_params(
     }
     if guided is None and not changes:
         params = copy(_build_checked(**fields))
-        params.extra_args = {ARGS_KEY: ours}
+        params.extra_args = {keys.ARGS_KEY: ours}
         params._all_stop_token_ids = set(params._all_stop_token_ids)  # vLLM adds to it
         return params
-    changes = {"structured_outputs": guided, "extra_args": {ARGS_KEY: ours}, **changes}
+    changes = {"structured_outputs": guided, "extra_args": {keys.ARGS_KEY: ours}, **changes}
     return SamplingParams(**{**fields, **changes})
 
 
@@ -178,13 +165,12 @@ class VllmSpeculator:
         self._drawn: dict[str, dict[int | None, Sequence[int]]] = {}
         """The last reported numbers of drawn tokens, by run and pid."""
 
-    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+    async def list_complete(self, run: str) -> Mapping[int, TokenIds]:
         found = await self._call("list_complete_drafts", run) or ()
-        return tuple(CompleteDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
+        return {seed: tuple(ids) for seed, ids in found}
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        args = (run, list(levels), list(seeds))
-        await self._call_and_count(run, "drop_unused_drafts", *args)
+        await self._call_and_count(run, "drop_unused_drafts", run, list(levels), list(seeds))
 
     async def commit(self, run: str, level: int, children: Mapping[int, int]) -> None:
         await self._call("commit_drafts", run, level, list(children.items()))

@@ -35,15 +35,15 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
     return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")
 
 
-def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> FlashEdgeError:
-    """Build the error of a request that vLLM ended early. Its `reason` is "error" for a grammar
-    that no text fits, such as one that only refers to itself."""
+def build_end_error(reason: str | None, *, is_guided: bool) -> FlashEdgeError:
+    """Build the error of a generator's request that vLLM ended early. Its `reason` is "error" for a
+    grammar that no text fits, such as one that only refers to itself."""
     if is_guided and reason == "error":
         return RequestError(
             "no further text fits the schema or grammar of the request",
             hint="check that there is a text which fits it",
         )
-    return GenerationFailed(f"the {engine} engine ended a request with {reason!r}")
+    return GenerationFailed(f"the generator engine ended a request with {reason!r}")
 
 
 NO_PASSES = "vLLM's second model runner computes no passes (feature second_runner)"

@@ -8,7 +8,7 @@ only searches that score every step use them. They pay where each engine has cor
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,11 +30,8 @@ from flashedge.types import NodeId, Segment
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredEarly:
     """A step of an open level has its scores. The search gets them when its level is whole."""
-
-    node: NodeId
 
 
 Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepScores]]
@@ -90,7 +87,7 @@ class Scoring:
         assert self._on_early is not None, "somebody asks"
         if not scoring.cancelled() and scoring.exception() is None:
             self.early_scores[node] = scoring.result().scores
-            self._on_early(ScoredEarly(node=node))
+            self._on_early(ScoredEarly())
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
         """Find scores that an earlier run or a scored draft left. None if there are none."""

@@ -172,8 +172,7 @@ class SpeculationClient:
     async def fetch_drafts(self) -> None:
         """With lookahead, read which drafts are complete now."""
         if self._lookahead is not None:
-            drafts = await self._lookahead.list_complete(self._run)
-            self._drafts = {draft.seed: draft.token_ids for draft in drafts}
+            self._drafts = await self._lookahead.list_complete(self._run)
 
     def find_drafted_step(self, state: Any, node: NodeId) -> DraftedStep | None:
         """Find the complete draft of the node's first child that has one. None if none has."""

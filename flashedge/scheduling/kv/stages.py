@@ -91,7 +91,6 @@ class EngineCost:
     curve: CostCurve
     kv_bytes_per_token: int
     block_tokens: int = 1
-    """Tokens of a KV block."""
     max_batch: int = 1 << 30
     """Most sequences in one step of the engine."""
     least_bytes: int = 0

@@ -62,10 +62,8 @@ class DraftBoard:
         self._levels: dict[tuple[str, int], _BoardLevel] = {}
         self._running: dict[Draft, None] = {}
         """In the order in which they began to run."""
-        self._drawn: dict[str, int] = {}
-        """Draft tokens by run."""
-        self._certain: dict[str, int] = {}
-        """Those of certain children."""
+        self._drawn: dict[str, tuple[int, int]] = {}
+        """By run, see `count_drawn`."""
         self._rates, self._gains = RequestRates(), DraftGains()
         self._steps = 0
         """Of the engine so far."""
@@ -139,7 +137,8 @@ class DraftBoard:
             return None
         level.beams[path] = beam
         self._exhausted = None
-        return self._add(beam.draft(0, self._rates))
+        beam.drafts.append(draft := beam.draft(0, self._rates))
+        return draft
 
     def _end_beam(self, level: _BoardLevel) -> None:
         level.generating -= 1
@@ -158,10 +157,6 @@ class DraftBoard:
                 for beam, length in zip(level.ended, lengths, strict=True)
             ]
             self._gains.note(found, level.possible)
-
-    def _add(self, draft: Draft) -> Draft:
-        draft.beam.drafts.append(draft)
-        return draft
 
     # ------------------------------------------------------------ drafts
 
@@ -195,7 +190,7 @@ class DraftBoard:
             self.pause(draft)
         for draft in run:
             if draft.child == len(draft.beam.drafts):
-                self._add(draft)
+                draft.beam.drafts.append(draft)
             draft.move(_S.RUNNING)
             self._running[draft] = None
         return DraftPlan(pause=pause, run=run)
@@ -233,8 +228,8 @@ class DraftBoard:
         draft.token_ids.append(token)
         draft.logprobs.append(logprob)
         run = draft.continuation.run
-        self._drawn[run] = self._drawn.get(run, 0) + 1
-        self._certain[run] = self._certain.get(run, 0) + draft.is_certain
+        drawn, certain = self.count_drawn(run)
+        self._drawn[run] = drawn + 1, certain + draft.is_certain
         if finish is not None:
             draft.finish = finish
             draft.move(_S.COMPLETE)
@@ -287,12 +282,11 @@ class DraftBoard:
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
-        self._certain.pop(run, None)
         return self._drop(draft for level in levels for draft in level.list_drafts())
 
     def count_drawn(self, run: str) -> tuple[int, int]:
         """(draft tokens drawn for a run so far, used or not; those of certain children)."""
-        return self._drawn.get(run, 0), self._certain.get(run, 0)
+        return self._drawn.get(run, (0, 0))
 
     def clear(self) -> None:
         """Drop all drafts after the engine died. The counts of drawn tokens stay."""

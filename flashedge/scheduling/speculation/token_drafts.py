@@ -25,9 +25,10 @@ MOST_FOLLOWERS = 8
 """The most different tokens that are kept for a context. Further ones replace the last."""
 FADE = 4096
 """Drafted tokens of a kind after which its earlier ones count half."""
-_BITS = 24
-_TOKEN = (1 << _BITS) - 1
-_ONE = 1 << _BITS
+BITS = 24
+"""Bits of a packed follower that hold its token. Those above hold its count."""
+_TOKEN = (1 << BITS) - 1
+_ONE = 1 << BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,7 @@ class TextIndex:
 
     def __init__(self) -> None:
         self._followers: tuple[dict[int, int | list[int]], ...] = ({}, {}, {})
-        """By the length of the context less one, and the context. A follower is packed with its
-        count. Most contexts have a single one."""
+        """By the length of the context less one, and the context. Most have a single follower."""
 
     def __len__(self) -> int:
         """The number of contexts."""
@@ -58,10 +58,10 @@ class TextIndex:
             token, context = text[at], text[at - 1]
             _count(one, context, token)
             if at > 1:
-                context |= text[at - 2] << _BITS
+                context |= text[at - 2] << BITS
                 _count(two, context, token)
                 if at > 2:
-                    _count(three, context | text[at - 3] << 2 * _BITS, token)
+                    _count(three, context | text[at - 3] << 2 * BITS, token)
 
     def find(self, text: Sequence[int]) -> tuple[int, int | list[int]] | None:
         """Return the length of the longest known context at the end of `text`, and its packed
@@ -70,8 +70,8 @@ class TextIndex:
         size = len(text)
         context = text[-1]
         if size > 1:
-            pair = context | text[-2] << _BITS
-            if size > 2 and (found := three.get(pair | text[-3] << 2 * _BITS)) is not None:
+            pair = context | text[-2] << BITS
+            if size > 2 and (found := three.get(pair | text[-3] << 2 * BITS)) is not None:
                 return 3, found
             if (found := two.get(pair)) is not None:
                 return 2, found
@@ -118,14 +118,15 @@ class AcceptanceRates:
     tried: list[float] = field(default_factory=lambda: [4.0] * KINDS)
     accepted: list[float] = field(default_factory=lambda: [2.0] * KINDS)
 
-    def note(self, draft: Sequence[DraftToken], right: int) -> None:
-        """Note that the first `right` tokens of a draft were drawn, and the next one was not."""
-        for at, guess in enumerate(draft[: right + 1]):
-            self.tried[guess.kind] += 1
-            self.accepted[guess.kind] += at < right
-            if self.tried[guess.kind] > FADE:
-                self.tried[guess.kind] /= 2
-                self.accepted[guess.kind] /= 2
+    def note(self, kinds: Sequence[int], right: int) -> None:
+        """Note that the first `right` tokens of a draft were drawn, and the next one was not.
+        kinds: those of its tokens."""
+        for at, kind in enumerate(kinds[: right + 1]):
+            self.tried[kind] += 1
+            self.accepted[kind] += at < right
+            if self.tried[kind] > FADE:
+                self.tried[kind] /= 2
+                self.accepted[kind] /= 2
 
     def find(self, kind: int) -> float:
         return self.accepted[kind] / self.tried[kind]
@@ -152,12 +153,8 @@ def draft(
     chance = 1.0
     while len(found) < most and (known := index.find(path)) is not None:
         order, followers = known
-        if isinstance(followers, list):
-            packed, lead = choose_follower(followers)
-            kind = find_kind(order, packed >> _BITS, lead)
-        else:
-            packed = followers
-            kind = find_kind(order, packed >> _BITS, None)
+        packed, lead = choose_follower(followers)
+        kind = find_kind(order, packed >> BITS, lead)
         chance *= rates.find(kind)
         token = packed & _TOKEN
         if chance < least_chance or ends(path[-1], token):
@@ -167,12 +164,14 @@ def draft(
     return found
 
 
-def choose_follower(followers: Sequence[int]) -> tuple[int, float]:
+def choose_follower(followers: int | Sequence[int]) -> tuple[int, float | None]:
     """Return the packed follower with the highest count, the first of several, and by how much its
-    logarithm leads the next one's."""
-    best = max(followers, key=lambda packed: packed >> _BITS)
-    second = max(packed >> _BITS for packed in followers if packed != best)
-    return best, math.log((best >> _BITS) / second)
+    logarithm leads the next one's. None for a single follower."""
+    if isinstance(followers, int):
+        return followers, None
+    best = max(followers, key=lambda packed: packed >> BITS)
+    second = max(packed >> BITS for packed in followers if packed != best)
+    return best, math.log((best >> BITS) / second)
 
 
 def list_widths(sequences: int, most: int) -> list[tuple[int, int, int]]:

@@ -14,14 +14,14 @@ from collections.abc import (
 )
 from itertools import count
 
-from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.errors import EngineError, RequestError
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.scheduling.speculation.step_costs import StepCosts
 from flashedge.search.step_rules import StepEnd
-from flashedge.types import FinishReason
+from flashedge.types import FinishReason, TokenIds
 from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
@@ -168,9 +168,8 @@ class SimSpeculator:
         self._draft_jobs: dict[Draft, DraftJob] = {}
         self._ids = count(FIRST_DRAFT_ID)
 
-    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
-        drafts = self.board.list_complete(run)
-        return tuple(CompleteDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in drafts)
+    async def list_complete(self, run: str) -> Mapping[int, TokenIds]:
+        return {draft.seed: tuple(draft.token_ids) for draft in self.board.list_complete(run)}
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
         self._remove(self.board.drop_unused(run, levels, seeds))

@@ -91,6 +91,6 @@ class TokenDrafts:
             right += 1
             done = job.advance()
         if guesses:
-            self._rates.note(guesses, right)
+            self._rates.note([guess.kind for guess in guesses], right)
             self.counters["accepted_tokens"] += right
         return done

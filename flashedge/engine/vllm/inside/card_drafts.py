@@ -23,7 +23,6 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside import token_drafts
 from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
 from flashedge.engine.vllm.inside.token_drafts import (
     LAST_PROMPTS,
@@ -32,17 +31,11 @@ from flashedge.engine.vllm.inside.token_drafts import (
     may_draft,
 )
 from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
-from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, AcceptanceRates, DraftToken
+from flashedge.scheduling.speculation.token_drafts import AcceptanceRates
 
 SOURCES = "_flashedge_sources"
 """The attribute of a `SchedulerOutput` that holds the `Source` of each request that the runner
 learns of in this step, by its id."""
-_PLACES = tuple(DraftToken(token=-1, kind=place, chance=0.0) for place in range(MOST_ON_CARD))
-"""A draft of which the scheduler knows only its places: these are the kinds of its tokens."""
-COUNTERS = (
-    *token_drafts.COUNTERS,
-    "cut_steps",  # requests' steps that ended before the last token that an engine step drew
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class CardDrafts:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._is_on = scheduler.num_spec_tokens > 0 and not scheduler.has_mamba_layers
-        self._rates = AcceptanceRates()
+        self._rates = AcceptanceRates()  # the kind of a token is its place in the draft
         self._costs: StepCosts = scheduler.step_times.costs
         self._narrow = 0
         """Steps in a row with fewer drafted tokens than there can be."""
@@ -68,15 +61,17 @@ class CardDrafts:
         """The last prompts of each program."""
         self._sources: dict[str, Source] = {}
         self._unsent: set[str] = set()
-        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.counters = {
+            "accepted_tokens": 0,  # drafted tokens that were drawn
+            "cut_steps": 0,  # requests' steps that ended before the last token of an engine step
+        }
 
     def add_request(self, requested: Request, request: Request) -> None:
         """Note where a request's tokens are drafted from. request: vLLM's request that computes it,
         which may be a draft of `speculation` that has tokens of its own."""
-        params = requested.sampling_params
-        if not self._is_on or params is None or not may_draft(params):
+        args = read_args(requested.sampling_params)
+        if not (self._is_on and may_draft(requested.sampling_params)):
             return
-        args = read_args(params)
         key = args.get(PROGRAM) or requested.request_id
         prompts = self._prompts.setdefault(key, deque(maxlen=LAST_PROMPTS))
         self._prompts.move_to_end(key)
@@ -158,7 +153,7 @@ class CardDrafts:
         for name, guesses in drafted.items():
             drawn = len(ran.sampled_token_ids[ran.req_id_to_index[name]])
             if drawn:
-                self._rates.note(_PLACES[: len(guesses)], drawn - 1)
+                self._rates.note(range(len(guesses)), drawn - 1)
                 self.counters["accepted_tokens"] += drawn - 1
         open_requests = self._scheduler.requests
         if len(self._sources) > len(open_requests):

@@ -5,7 +5,7 @@ show in which order they act:
 
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
-    step_times   how long steps take, for the drafts        step_times
+    step_times   how long steps take, for the drafts            step_times
     token_drafts which tokens of a request are drafted          token_drafts
     card_drafts  the same where the model runner drafts them    card_drafts
     passes       deterministic requests                         determinism.passes, .windows
@@ -245,8 +245,8 @@ class EdgeScheduler(AsyncScheduler):
     def view(self) -> dict[str, Any]:
         drafts = self.card_drafts if self.num_spec_tokens else self.token_drafts
         token_drafts = self.step_times.counters | drafts.counters
-        counts = {"replays": self.passes.counters, "token_drafts": token_drafts}
-        return {**self.kv.view(), **{name: dict(found) for name, found in counts.items()}}
+        replays = dict(self.passes.counters)
+        return {**self.kv.view(), "replays": replays, "token_drafts": token_drafts}
 
 
 class StepBoundaries:

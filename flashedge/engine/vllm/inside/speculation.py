@@ -27,18 +27,8 @@ from vllm.v1.engine import FinishReason as VllmFinish
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import (
-    ADOPTED,
-    ARGS_KEY,
-    BOUNDARY,
-    DETERMINISTIC,
-    EACH_TOKEN,
-    LOGPROBS,
-    PATH_FROM,
-    PROGRAM,
-    TOKEN_DRAFTS,
-    read_args,
-)
+from flashedge.engine.vllm.inside import keys
+from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
@@ -71,7 +61,10 @@ class Label:
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
         if self.adopted:  # on every output: the front end joins outputs and keeps the last one's
-            output.kv_transfer_params = {**(output.kv_transfer_params or {}), ADOPTED: self.adopted}
+            output.kv_transfer_params = {
+                **(output.kv_transfer_params or {}),
+                keys.ADOPTED: self.adopted,
+            }
         if self.stats is not None:
             output.prefill_stats, self.stats = self.stats, None
 
@@ -140,7 +133,7 @@ class Speculation:
         """(tokens generated before the request's current step, name of the rule that ends it)."""
         job = self._jobs.get(request.request_id)
         if job is None:
-            return 0, read_args(request.sampling_params).get(BOUNDARY)
+            return 0, read_args(request.sampling_params).get(keys.BOUNDARY)
         return job.start, job.boundary
 
     def is_draft(self, request: Request) -> bool:
@@ -165,7 +158,7 @@ class Speculation:
         if job is not None:
             self._adopt(job, request, beam)
             return job.request
-        job = StepJob(request=request, boundary=args[BOUNDARY])
+        job = StepJob(request=request, boundary=args[keys.BOUNDARY])
         job.serve_step(Label(name=request.request_id), beam)
         self._jobs[request.request_id] = self._requested[request.request_id] = job
         return None
@@ -178,7 +171,7 @@ class Speculation:
         end = StepEnd(
             max_tokens=requested.max_tokens,
             room=self._scheduler.max_model_len - prompt_tokens,
-            boundary=self._scheduler.boundaries.rules.get(args[BOUNDARY]),
+            boundary=self._scheduler.boundaries.rules.get(args[keys.BOUNDARY]),
             stop_ids=frozenset({*params.stop_token_ids, params.eos_token_id}),
         )
         used, finish = end.cut(drawn)
@@ -196,9 +189,9 @@ class Speculation:
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
             read_args(request.sampling_params).update(
-                {key: args.get(key) for key in (PROGRAM, EACH_TOKEN)}
+                {key: args.get(key) for key in (keys.PROGRAM, keys.EACH_TOKEN)}
             )
-            job.set_end(requested.max_tokens, args[BOUNDARY])
+            job.set_end(requested.max_tokens, args[keys.BOUNDARY])
             self._promote(request)
             return
         path = (*requested.prompt_token_ids, *drawn[:used])
@@ -476,7 +469,7 @@ class Speculation:
 
 def read_finish(request: Request, max_model_len: int) -> FinishReason:
     if request.status == RequestStatus.FINISHED_STOPPED:
-        return FinishReason.BOUNDARY if request.stop_reason == BOUNDARY else FinishReason.STOP
+        return FinishReason.BOUNDARY if request.stop_reason == keys.BOUNDARY else FinishReason.STOP
     return FinishReason.LENGTH if request.num_tokens >= max_model_len else FinishReason.STEP_LIMIT
 
 
@@ -485,16 +478,16 @@ def make_draft_request(draft: Draft, name: str, like: Request) -> Request:
     the parameters of `like`, another one of the run. `StepJob.serve_draft` sets its end and
     priority."""
     params, args = copy.copy(like.sampling_params), read_args(like.sampling_params)
-    kept = (PROGRAM, PATH_FROM, TOKEN_DRAFTS)
+    kept = (keys.PROGRAM, keys.PATH_FROM, keys.TOKEN_DRAFTS)
     params.extra_args = {
-        ARGS_KEY: {
+        keys.ARGS_KEY: {
             **{key: args.get(key) for key in kept},
             "seed": draft.seed,
             "temperature": draft.sampling.temperature,
             "top_k": draft.sampling.top_k,
             "top_p": draft.sampling.top_p,
-            LOGPROBS: True,
-            DETERMINISTIC: draft.continuation.deterministic,
+            keys.LOGPROBS: True,
+            keys.DETERMINISTIC: draft.continuation.deterministic,
         }
     }
     return Request(
@@ -517,7 +510,7 @@ def make_output(
     return EngineCoreOutput(
         request_id="",
         new_token_ids=list(token_ids),
-        kv_transfer_params={LOGPROBS: list(logprobs)},
+        kv_transfer_params={keys.LOGPROBS: list(logprobs)},
         finish_reason=reason if finish else None,
-        stop_reason=BOUNDARY if finish is FinishReason.BOUNDARY else None,
+        stop_reason=keys.BOUNDARY if finish is FinishReason.BOUNDARY else None,
     )

@@ -18,15 +18,9 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
-from flashedge.engine.vllm.inside.keys import (
-    DETERMINISTIC,
-    ENTROPY_RULE,
-    PATH_FROM,
-    PROGRAM,
-    TOKEN_DRAFTS,
-    read_args,
-)
+from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.noise import is_plain
 from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
@@ -46,7 +40,6 @@ MOST_PROGRAMS = 256
 LAST_PROMPTS = 4
 """Prompts of a program that the next one is compared with. Several of its conversations and
 searches may be open at once."""
-COUNTERS = ("accepted_tokens",)  # drafted tokens that were drawn
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +55,7 @@ def find_new(prompts: deque[list[int]], args: Mapping[str, Any], prompt: list[in
     """Find the part of a prompt that differs from a program's last ones, and remember the prompt.
     args: our part of the request's parameters."""
     if prompts:  # the path after a search's prompt was counted when it was drawn
-        prompt = prompt[: args.get(PATH_FROM)]
+        prompt = prompt[: args.get(keys.PATH_FROM)]
     if prompt in prompts:
         return range(0)
     start = max((count_common(known, prompt) for known in prompts), default=0)
@@ -117,7 +110,7 @@ class TokenDrafts:
         self._requests: dict[str, Drafted] = {}
         self._rates = AcceptanceRates()
         self._costs: StepCosts = scheduler.step_times.costs
-        self.counters = dict.fromkeys(COUNTERS, 0)
+        self.counters = {"accepted_tokens": 0}  # drafted tokens that were drawn
 
     def add_request(self, requested: Request, request: Request) -> None:
         """Count a new request's prompt. request: vLLM's request that computes it, which may be a
@@ -126,7 +119,7 @@ class TokenDrafts:
         if not self._is_possible or params is None or not may_draft(params):
             return
         args = read_args(params)
-        text = self._find_text(args.get(PROGRAM) or requested.request_id)
+        text = self._find_text(args.get(keys.PROGRAM) or requested.request_id)
         prompt = list(requested.prompt_token_ids or ())
         new = find_new(text.prompts, args, prompt)
         self._count(text.index, prompt[: new.stop], new.start)
@@ -141,22 +134,21 @@ class TokenDrafts:
         )
 
     def _find_text(self, program: str) -> ProgramText:
-        text = self._programs.pop(program, None) or ProgramText()
-        self._programs[program] = text  # the last one
+        """Find the text of a program. Drop those of the oldest ones if there are too many."""
+        self._programs.setdefault(program, ProgramText())
+        self._programs.move_to_end(program)
         if len(self._programs) > MOST_PROGRAMS:
-            _, dropped = self._programs.popitem(last=False)
-            self._contexts -= len(dropped.index)
-        if self._contexts >= MOST_CONTEXTS:
             self._drop_oldest()
-            text = self._programs.setdefault(program, ProgramText())
-        return text
+        if self._contexts >= MOST_CONTEXTS:
+            # Those of dropped programs that are still open were counted, too.
+            self._contexts = sum(len(text.index) for text in self._programs.values())
+            while self._contexts > MOST_CONTEXTS // 2:
+                self._drop_oldest()
+        return self._programs.setdefault(program, ProgramText())
 
     def _drop_oldest(self) -> None:
-        # Those of dropped programs that are still open were counted, too.
-        self._contexts = sum(len(text.index) for text in self._programs.values())
-        while self._contexts > MOST_CONTEXTS // 2:
-            _, text = self._programs.popitem(last=False)
-            self._contexts -= len(text.index)
+        _, dropped = self._programs.popitem(last=False)
+        self._contexts -= len(dropped.index)
 
     def _count(self, index: TextIndex, text: Sequence[int], start: int) -> None:
         """Count the tokens of a text from index `start` on, if there is room."""
@@ -235,7 +227,7 @@ class TokenDrafts:
                 if guess != token:
                     break
                 right += 1
-            self._rates.note(known.draft[: len(guesses)], right)
+            self._rates.note([guess.kind for guess in known.draft[: len(guesses)]], right)
             self.counters["accepted_tokens"] += right
         self._count(known.index, tokens, known.counted)
         known.counted = len(tokens)
@@ -246,10 +238,10 @@ def may_draft(params: Any) -> bool:
     logits and the noise of their positions."""
     args = read_args(params)
     return bool(
-        args.get(TOKEN_DRAFTS)
+        args.get(keys.TOKEN_DRAFTS)
         and "temperature" in args
-        and not args.get(ENTROPY_RULE)
-        and not args.get(DETERMINISTIC)
+        and not args.get(keys.ENTROPY_RULE)
+        and not args.get(keys.DETERMINISTIC)
         and params.structured_outputs is None
         and params.prompt_logprobs is None
         and is_plain(params)

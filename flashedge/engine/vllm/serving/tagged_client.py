@@ -157,7 +157,7 @@ class TaggedClient:
                         parts = output.outputs
                         if any(part.finish_reason == "error" for part in parts):
                             guided = params.structured_outputs is not None
-                            raise build_end_error("generator", "error", is_guided=guided)
+                            raise build_end_error("error", is_guided=guided)
                         is_aborted = any(part.finish_reason == "abort" for part in parts)
                         if self._plain.is_stopping and output.finished and is_aborted:
                             raise DaemonStopping.for_request()

@@ -11,15 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from flashedge.engine.vllm.inside.draft_table.naive import (
-    BITS,
-    LONGEST,
-    NO_PROGRAM,
-    DraftTable,
-    Slots,
-)
+from flashedge.engine.vllm.inside.draft_table.naive import LONGEST, NO_PROGRAM, DraftTable, Slots
 from flashedge.engine.vllm.inside.sampling.fused import _begin_hash, _hash
-from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS
+from flashedge.scheduling.speculation.token_drafts import BITS, MOST_FOLLOWERS
 
 _BITS = tl.constexpr(BITS)
 _ONE = tl.constexpr(1 << BITS)
@@ -27,8 +21,6 @@ _TOKEN = tl.constexpr((1 << BITS) - 1)
 _LONGEST = tl.constexpr(LONGEST)
 _FOLLOWERS = tl.constexpr(MOST_FOLLOWERS)
 _NO_PROGRAM = tl.constexpr(NO_PROGRAM)
-
-
 ITEMS = 2048
 """Items at once, of which a kernel compares all. With one number for all steps it is compiled
 once."""

@@ -15,13 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from flashedge.scheduling.speculation.token_drafts import MOST_FOLLOWERS, ORDERS
+from flashedge.scheduling.speculation.token_drafts import BITS, MOST_FOLLOWERS, ORDERS
 from flashedge.search.tree import mix64
 
 PLACES = 1 << 19
 """Contexts that a table holds, a power of two. Each takes 72 bytes."""
-BITS = 24
-"""Bits of a packed follower that hold its token. Those above hold its count."""
 LONGEST = len(ORDERS)
 """Tokens of the longest context."""
 NO_PROGRAM = 0
