@@ -17,15 +17,8 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
+from flashedge import errors
 from flashedge.console import LiteralConsole
-from flashedge.errors import (
-    ConfigError,
-    DaemonError,
-    EngineError,
-    FlashEdgeError,
-    QueueFull,
-    StoreError,
-)
 from flashedge.literal import format_json, join_surrogates, show_in_line, show_literally
 
 if TYPE_CHECKING:
@@ -34,7 +27,7 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 10_000  # characters of a table's row in a pipe: enough for any row
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
-NO_RESULT = FlashEdgeError.exit_code
+NO_RESULT = errors.FlashEdgeError.exit_code
 """The command ran but has no good result: no answer, a failed problem or check, no daemon."""
 
 INTERRUPTED = 130  # a shell's 128 + SIGINT
@@ -43,11 +36,11 @@ BROKEN_PIPE = 141  # a shell's 128 + SIGPIPE
 EXIT_CODES: dict[int, str] = {
     0: "success",
     NO_RESULT: "no result: no answer, a failed problem, a failed check, no daemon (ps)",
-    ConfigError.exit_code: "a wrong command, option, setting or request",
-    EngineError.exit_code: "a model engine failed",
-    DaemonError.exit_code: "the daemon can't start or be reached",
-    StoreError.exit_code: "a file can't be read or written",
-    QueueFull.exit_code: "the daemon's queue is full: try again later",
+    errors.ConfigError.exit_code: "a wrong command, option, setting or request",
+    errors.EngineError.exit_code: "a model engine failed",
+    errors.DaemonError.exit_code: "the daemon can't start or be reached",
+    errors.StoreError.exit_code: "a file can't be read or written",
+    errors.QueueFull.exit_code: "the daemon's queue is full: try again later",
     INTERRUPTED: "interrupted (ctrl-c)",
     BROKEN_PIPE: "the reader of the output went away",
 }
@@ -146,7 +139,7 @@ def _print_message(text: str | Text, style: str = "") -> None:
     console.print(text, style=style, soft_wrap=not console.is_terminal)
 
 
-def print_error(error: FlashEdgeError) -> None:
+def print_error(error: errors.FlashEdgeError) -> None:
     _print_message(Text.assemble(("error:", "bold red"), f" {show_literally(str(error))}"))
     if error.hint:
         _print_message(f"  {error.hint}")
@@ -167,7 +160,7 @@ def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
     """
     try:
         run()
-    except FlashEdgeError as error:
+    except errors.FlashEdgeError as error:
         print_error(error)
         if as_json:
             told = {"message": str(error), "hint": error.hint, "param": error.param}

@@ -16,17 +16,10 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 from typer import Option
 
+from flashedge import errors
 from flashedge.cli import output
 from flashedge.config import Config, load_config
 from flashedge.console import LiteralConsole
-from flashedge.errors import (
-    Conflict,
-    DaemonError,
-    EngineError,
-    FlashEdgeError,
-    NotFound,
-    StoreError,
-)
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 
@@ -64,7 +57,7 @@ def profile(
     from flashedge.plots import check_suffix, draw_plot
 
     if show and (quick or if_needed):
-        raise Conflict("--show measures nothing; leave out --quick and --if-needed")
+        raise errors.Conflict("--show measures nothing; leave out --quick and --if-needed")
     if plot is not None:
         check_suffix(plot)
     config = load_config({"pair": pair})
@@ -75,7 +68,7 @@ def profile(
         kept = find_profile(chosen, config)
         found = kept.profile
         if show and found is None:
-            raise NotFound(
+            raise errors.NotFound(
                 f"pair {chosen.name} has no profile that fits: {kept.why}",
                 hint="measure one: flashedge profile",
             )
@@ -107,7 +100,7 @@ def renew_profile(config: Config) -> None:
         if kept.changed:
             output.note(f"measuring the profile again: {kept.why}")
             _measure_and_save(pair, config, quick=True)
-    except FlashEdgeError as error:
+    except errors.FlashEdgeError as error:
         output.note(f"the profile was not measured: {error.line}")
 
 
@@ -123,7 +116,7 @@ def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
     with _divert_output(log) as terminal, _show_bar(terminal) as report:
         found = asyncio.run(_measure(pair, config, quick=quick, on_progress=report))
     _check_alone(config)
-    with _translate_errors(StoreError):
+    with _translate_errors(errors.StoreError):
         save_profile(found, locate_profile(pair, config))
     return found
 
@@ -137,7 +130,7 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
 
     began = time.monotonic()
     fingerprint, kind = compute_profile_fingerprint(pair, config), detect_device_kind()
-    with _translate_errors(EngineError):
+    with _translate_errors(errors.EngineError):
         device, warnings = await profile_device(
             kind,
             config.threads_per_engine,
@@ -149,7 +142,7 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
     try:
         await engines.start()
         await engines.measure_memory()
-        with _translate_errors(EngineError):
+        with _translate_errors(errors.EngineError):
             models = await profile_models(
                 engines.build_probes(),
                 quick=quick,
@@ -178,14 +171,14 @@ def _check_alone(config: Config) -> None:
 
     pid = find_holder(config)
     if pid is not None:
-        raise DaemonError(
+        raise errors.DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
             hint="stop it, then measure: flashedge down && flashedge profile",
         )
 
 
 @contextlib.contextmanager
-def _translate_errors(kind: type[FlashEdgeError]) -> Iterator[None]:
+def _translate_errors(kind: type[errors.FlashEdgeError]) -> Iterator[None]:
     from flashedge.profiler import ProfileError
 
     try:

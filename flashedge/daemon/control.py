@@ -14,15 +14,7 @@ from flashedge.client.async_client import AsyncClient
 from flashedge.client.protocol import MAX_STREAMS, parse_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
-from flashedge.daemon.files import (
-    DaemonRecord,
-    explain_running_daemon,
-    find_holder,
-    find_kept_output_path,
-    find_output_path,
-    prepare_state_dir,
-    read_record,
-)
+from flashedge.daemon import files
 from flashedge.daemon.process import ERROR_MARK
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
@@ -58,15 +50,15 @@ def connect_async(
     )
 
 
-def _find_running(config: Config) -> DaemonRecord:
+def _find_running(config: Config) -> files.DaemonRecord:
     if (record := find_daemon(config)) is None:
         raise DaemonError("no daemon is running", hint="start one: flashedge up")
     return record
 
 
-def find_daemon(config: Config) -> DaemonRecord | None:
+def find_daemon(config: Config) -> files.DaemonRecord | None:
     """Find the running daemon of this state folder. None if there is none that listens."""
-    pid, record = find_holder(config), read_record(config)
+    pid, record = files.find_holder(config), files.read_record(config)
     return record if pid is not None and record is not None and record.pid == pid else None
 
 
@@ -76,13 +68,13 @@ def start(
     """Start a daemon in its own session, with the explicit settings `values` and the output in
     `find_output_path`. Returns at once: `wait_ready` waits until it serves. Raises ConfigError when
     the state folder can't be written, DaemonError when a daemon is already running."""
-    prepare_state_dir(config)
-    if (pid := find_holder(config)) is not None:
-        raise explain_running_daemon(config, pid)
+    files.prepare_state_dir(config)
+    if (pid := files.find_holder(config)) is not None:
+        raise files.explain_running_daemon(config, pid)
     options = list_options(config, values or {})
-    output = find_output_path(config)
+    output = files.find_output_path(config)
     with contextlib.suppress(OSError):
-        output.replace(find_kept_output_path(config))
+        output.replace(files.find_kept_output_path(config))
     with output.open("ab") as out:  # append mode, since `bound_output` empties the open file
         return subprocess.Popen(
             [*command, "--detached", *options],
@@ -105,7 +97,7 @@ def wait_held(config: Config) -> None:
     """Wait until a daemon that another program starts holds the lock. Raises DaemonError when none
     does within HELD_TIMEOUT_S."""
     until = time.monotonic() + HELD_TIMEOUT_S
-    while find_holder(config) is None:
+    while files.find_holder(config) is None:
         if time.monotonic() > until:
             raise DaemonError(f"no daemon started within {HELD_TIMEOUT_S:.0f} s", hint=_SEE_LOG)
         time.sleep(_POLL_S)
@@ -116,7 +108,7 @@ def wait_ready(
     process: subprocess.Popen[bytes] | None = None,
     timeout_s: float = READY_TIMEOUT_S,
     on_state: Callable[[str], None] = lambda state: None,
-) -> DaemonRecord:
+) -> files.DaemonRecord:
     """Wait until the daemon serves. If it has unloaded its engines, tell it to load them.
 
     process: what `start` returned, if this program started the daemon. on_state: called at each
@@ -144,7 +136,7 @@ def wait_ready(
         if state in ("failed", "unloaded"):
             reason = detail or "no reason is known"
             raise EngineError(f"the engines did not start: {reason}", hint=_SEE_LOG)
-        if process is None and record is None and find_holder(config) is None:
+        if process is None and record is None and files.find_holder(config) is None:
             raise DaemonError("the daemon stopped while it was starting", hint=_SEE_LOG)
         shown = f"{state}: {detail}" if detail else state
         on_state(shown if record is not None and "status" in health else "loading")
@@ -156,10 +148,10 @@ def ensure(
     config: Config,
     on_state: Callable[[str], None] = lambda state: None,
     command: Sequence[str] = PRODUCT,
-) -> DaemonRecord:
+) -> files.DaemonRecord:
     """Return the running daemon, or start one, and wait until it is ready. Raises like `start` and
     `wait_ready`. A daemon started here is stopped if its engines fail or Ctrl-C is pressed."""
-    if find_holder(config) is not None:
+    if files.find_holder(config) is not None:
         return wait_ready(config, on_state=on_state)
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -167,7 +159,7 @@ def ensure(
         process = start(config, given, command)
         return wait_ready(config, process, on_state=on_state)
     except DaemonError:
-        if find_holder(config) in (None, process.pid if process else None):
+        if files.find_holder(config) in (None, process.pid if process else None):
             raise
         return wait_ready(config, on_state=on_state)  # another daemon was faster
     except (EngineError, KeyboardInterrupt):
@@ -179,7 +171,7 @@ def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
     """Stop the daemon and wait until its process has ended; after `timeout_s` it is killed. Returns
     its pid, or None when no daemon ran. Raises DaemonError when it does not end, or belongs to
     another user."""
-    pid = find_holder(config)
+    pid = files.find_holder(config)
     if pid is None:
         return None
     has_ended = _watch_end(pid)
@@ -221,7 +213,8 @@ def _watch_end(pid: int) -> Callable[[], bool]:
 def read_error(config: Config, returncode: int) -> FlashEdgeError:
     """Read from the output why a daemon ended before it served."""
     try:
-        lines = find_output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
+        output = files.find_output_path(config)
+        lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     for line in reversed(lines):
@@ -232,7 +225,7 @@ def read_error(config: Config, returncode: int) -> FlashEdgeError:
     return DaemonError(f"the daemon ended with exit code {returncode}: {last[:200]}", hint=_SEE_LOG)
 
 
-def _read_health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:
+def _read_health(config: Config, record: files.DaemonRecord | None) -> dict[str, Any]:
     """Read the body of /health. Empty if nothing answers within two seconds."""
     if record is None:
         return {}

@@ -24,18 +24,7 @@ from typing import Any, NoReturn
 
 from flashedge import __version__
 from flashedge.config import Config, check_exposure, load_config
-from flashedge.daemon.files import (
-    DaemonRecord,
-    Lock,
-    bound_output,
-    build_url,
-    explain_unwritable_state,
-    find_log_path,
-    find_record_path,
-    prepare_state_dir,
-    read_record,
-    write_record,
-)
+from flashedge.daemon import files
 from flashedge.errors import DaemonError, FlashEdgeError
 from flashedge.literal import show_literally
 
@@ -104,8 +93,8 @@ def serve(
     one, or None when the daemon is to end. Raises FlashEdgeError."""
     check_exposure(config)
     if inherited is None:
-        prepare_state_dir(config)
-    lock = Lock(config, None if inherited is None else inherited.lock)
+        files.prepare_state_dir(config)
+    lock = files.Lock(config, None if inherited is None else inherited.lock)
     listening: list[socket.socket] = []
     passed_on: Inherited | None = None
     try:
@@ -115,8 +104,8 @@ def serve(
         port = listening[0].getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit_on_signal)
-        before = None if inherited is None else read_record(config)
-        record = DaemonRecord(
+        before = None if inherited is None else files.read_record(config)
+        record = files.DaemonRecord(
             pid=os.getpid(),
             host=config.host,
             port=port,
@@ -124,7 +113,7 @@ def serve(
             started_at=time.time() if before is None else before.started_at,
             version=__version__,
         )
-        write_record(config, record)
+        files.write_record(config, record)
         log.info("FlashEdge %s starts: pair %s at %s", __version__, config.pair, record.url)
         app = make(config, inherited is None)
         if inherited is not None:
@@ -148,7 +137,7 @@ def serve(
                 each.close()
             if listening:
                 with contextlib.suppress(OSError):
-                    find_record_path(config).unlink()
+                    files.find_record_path(config).unlink()
             log.info("daemon stopped")
             lock.release()
 
@@ -208,7 +197,7 @@ def is_flashedge(host: str, port: int) -> bool:
 
     try:
         answer = httpx.get(
-            build_url(host, port) + "/health", timeout=ANSWER_TIMEOUT_S, trust_env=False
+            files.build_url(host, port) + "/health", timeout=ANSWER_TIMEOUT_S, trust_env=False
         ).json()
     except (httpx.HTTPError, ValueError):
         return False
@@ -221,7 +210,7 @@ def reap_orphans(config: Config) -> None:
     since the session may be that process's by now."""
     import psutil
 
-    before = read_record(config)
+    before = files.read_record(config)
     if before is None or psutil.pid_exists(before.pid):
         return
     for process in psutil.process_iter():
@@ -265,7 +254,7 @@ def _build_server(app: App, config: Config, listening: Sequence[socket.socket]) 
         async def on_tick(self, counter: int) -> bool:
             limit, service = config.idle_timeout_s, app.state.service
             if counter % OUTPUT_TICKS == 0:
-                bound_output(config)
+                files.bound_output(config)
             if limit is not None and service.idle.idle_s > limit:
                 log.info("no request for %g s: the daemon stops", limit)
                 self.should_exit = True
@@ -320,10 +309,13 @@ class _LiteralFormatter(logging.Formatter):
 def _configure_logging(config: Config) -> None:
     try:
         file = logging.handlers.RotatingFileHandler(
-            find_log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
+            files.find_log_path(config),
+            maxBytes=LOG_BYTES,
+            backupCount=LOG_FILES - 1,
+            encoding="utf-8",
         )
     except OSError as error:
-        raise explain_unwritable_state(config, error) from error
+        raise files.explain_unwritable_state(config, error) from error
     handlers: list[logging.Handler] = [file]
     if sys.stderr.isatty():
         handlers.append(logging.StreamHandler())

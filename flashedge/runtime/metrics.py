@@ -17,18 +17,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from flashedge import events
 from flashedge.engine.base import EngineView, Health
-from flashedge.events import (
-    EXIT_REASONS,
-    EarlyExit,
-    Event,
-    Probed,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-    StepCompleted,
-)
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.estimates import Scheduling
@@ -167,23 +157,23 @@ class Metrics:
             self._count["runs"].labels(status)
         for kind in Kind:
             self._seconds["program_queue_time_seconds"].labels(kind)
-        for reason in EXIT_REASONS:
+        for reason in events.EXIT_REASONS:
             self._count["early_exits"].labels(reason)
 
-    def observe(self, run: RunState, event: Event) -> None:
+    def observe(self, run: RunState, event: events.Event) -> None:
         """Count an event after `run` has observed it. Each event must come once, in order."""
         if run.brought_first_token and run.first_token_s is not None:
             self._seconds["time_to_first_token_seconds"].labels("run").observe(run.first_token_s)
         match event:
-            case RunStarted(queue_s=queue_s):
+            case events.RunStarted(queue_s=queue_s):
                 self._seconds["queue_seconds"].observe(queue_s)
-            case StepCompleted(token_ids=token_ids):
+            case events.StepCompleted(token_ids=token_ids):
                 self._add(tree_tokens=len(token_ids), generation_tokens=len(token_ids))
-            case Probed(tokens=tokens):
+            case events.Probed(tokens=tokens):
                 self._add(probe_tokens=tokens)
-            case EarlyExit(reason=reason):
+            case events.EarlyExit(reason=reason):
                 self._count["early_exits"].labels(reason).inc()
-            case RunFinished(result=result):
+            case events.RunFinished(result=result):
                 usage = result.get("usage") or {}
                 speculation = usage.get("speculation") or {}
                 self._add(
@@ -198,9 +188,9 @@ class Metrics:
                     tokens = usage.get("tree_tokens", 0)
                     self._observe_speed("run", run.first_token_s, run.drawing_s, tokens)
                 self._count["runs"].labels("finished").inc()
-            case RunFailed():
+            case events.RunFailed():
                 self._count["runs"].labels("failed").inc()
-            case RunCancelled():
+            case events.RunCancelled():
                 self._count["runs"].labels("cancelled").inc()
             case _:
                 pass

@@ -14,14 +14,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from flashedge import errors
 from flashedge.engine.http_requests import PlainRequests
-from flashedge.errors import (
-    CheckpointError,
-    ConfigError,
-    DaemonStopping,
-    EngineDead,
-    FlashEdgeError,
-)
 from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, ServiceHealth
 
 log = logging.getLogger(__name__)
@@ -70,7 +64,7 @@ class PairLoader:
             await asyncio.wait({self._work})
         for wait in self._waits.values():
             if not wait.loaded.done():
-                wait.loaded.set_exception(DaemonStopping.for_request())
+                wait.loaded.set_exception(errors.DaemonStopping.for_request())
         while self._loaded:
             await self._loaded.popitem()[1].stop()
 
@@ -103,7 +97,7 @@ class PairLoader:
         """Return a loaded pair that the caller uses. Raises EngineDead."""
         pair = self._loaded.get(name)
         if pair is None:
-            raise EngineDead(f"the pair {name!r} is not loaded", hint="ask again")
+            raise errors.EngineDead(f"the pair {name!r} is not loaded", hint="ask again")
         pair.check_serves()
         return pair
 
@@ -162,9 +156,9 @@ class PairLoader:
             del self._waits[name]
 
     def _fail(self, name: str, wait: _Wait, error: Exception) -> None:
-        if not isinstance(error, FlashEdgeError):
+        if not isinstance(error, errors.FlashEdgeError):
             log.error("a bug in FlashEdge", exc_info=error)
-            error = FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}")
+            error = errors.FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}")
         log.error("the pair %s can't be loaded: %s", name, error.line)
         self.failure = f"the pair {name} can't be loaded: {error.line}"
         wait.loaded.set_exception(error)
@@ -192,8 +186,8 @@ class PairLoader:
                 pair = await asyncio.to_thread(self._open, name)
                 if len(self._loaded) < self._most:
                     return pair
-            except ConfigError as error:
-                if isinstance(error, CheckpointError) or not self._loaded:
+            except errors.ConfigError as error:
+                if isinstance(error, errors.CheckpointError) or not self._loaded:
                     raise
             await self._unload_one()
 

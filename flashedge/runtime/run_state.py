@@ -2,16 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from flashedge.events import (
-    Event,
-    NodeScored,
-    NodesExpanded,
-    NodesMarked,
-    Progress,
-    RolloutsEnded,
-    RunStarted,
-    StepCompleted,
-)
+from flashedge import events
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.request.plan import is_boosted
 from flashedge.runtime.request.validation import Request
@@ -42,19 +33,19 @@ class RunState:
         """Whether the last event was the first with a token."""
         self._started_s: float | None = None
 
-    def observe(self, event: Event, now_s: float) -> None:
+    def observe(self, event: events.Event, now_s: float) -> None:
         """Take an event. Each must come once, in order. now_s: by the clock of `arrived_s`."""
         self.paths.observe(event)
         if self.rollouts is not None:
             self.rollouts.observe(event)
-        if isinstance(event, RunStarted):
+        if isinstance(event, events.RunStarted):
             self._started_s = now_s
         if self._started_s is None:
             return
         running_s = now_s - self._started_s
         self.brought_first_token = self.first_token_s is None and (
-            isinstance(event, StepCompleted)
-            or (isinstance(event, Progress) and any(count for _, count in event.tokens))
+            isinstance(event, events.StepCompleted)
+            or (isinstance(event, events.Progress) and any(count for _, count in event.tokens))
         )
         if self.brought_first_token:
             self.first_token_s = running_s
@@ -112,23 +103,23 @@ class Rollouts:
     def open_sequences(self) -> int:
         return sum(len(level.open) for level in self._levels.values())
 
-    def observe(self, event: Event) -> None:
+    def observe(self, event: events.Event) -> None:
         self.has_changed = False
         match event:
-            case NodesExpanded(parent=parent, children=children):
+            case events.NodesExpanded(parent=parent, children=children):
                 made = {node for node, _, _ in children}
                 self._levels.setdefault(parent, _Level()).open.update(made)
                 self._parents.update(dict.fromkeys(made, parent))
-            case StepCompleted(node=node, token_ids=token_ids) if node in self._parents:
+            case events.StepCompleted(node=node, token_ids=token_ids) if node in self._parents:
                 parent, tokens = self._parents[node], len(token_ids)
                 self._lengths[node] = self._lengths.get(parent, self._prompt_tokens) + tokens
                 self._close(node, tokens)
-            case NodesMarked(status="cancelled", nodes=nodes):
+            case events.NodesMarked(status="cancelled", nodes=nodes):
                 for node in nodes:
                     self._close(node)
-            case NodeScored(node=node, score=score):
+            case events.NodeScored(node=node, score=score):
                 self._scores[node] = score
-            case RolloutsEnded(nodes=nodes, futile=futile):
+            case events.RolloutsEnded(nodes=nodes, futile=futile):
                 self._end(nodes, futile)
             case _:
                 pass

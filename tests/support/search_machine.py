@@ -210,8 +210,7 @@ class SearchMachine(SchedulerMachine):
             for seed in step.children[: self.draw.randint(1, 3)]
         ][:8]
         seeds = [step.seed for step in search.steps]
-        flat = self.draw.choice((0, 0, 16))
-        self.scheduler.drafts.drop_unused(search.name, [search.level - 1], seeds, flat)
+        self.scheduler.drafts.drop_unused(search.name, [search.level - 1], seeds)
         return search.steps
 
     def _receive(self, found: Any) -> None:

@@ -4,19 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import assert_never
 
+from flashedge import events
 from flashedge.answers.extraction import extract_answer
-from flashedge.events import (
-    CertaintyUpdated,
-    Event,
-    NodeScored,
-    NodesExpanded,
-    NodesMarked,
-    PromptRead,
-    RolloutsAllowed,
-    RolloutsEnded,
-    RolloutsInFlight,
-    StepCompleted,
-)
 from flashedge.search.aggregates import aggregate
 from flashedge.search.base import (
     Cancel,
@@ -44,7 +33,7 @@ class EventEmitter:
 
     def __init__(
         self,
-        emit: Callable[[Event], None],
+        emit: Callable[[events.Event], None],
         aggregate: str,
         take_answer: Callable[[tuple[str, ...]], tuple[str, ...]],
     ) -> None:
@@ -64,7 +53,9 @@ class EventEmitter:
         if isinstance(now, MctsState):
             self._emit_rollouts(now)
         for checkpoint in now.history[self._num_checkpoints :]:
-            self._emit(CertaintyUpdated(certainty=checkpoint.certainty, **asdict(checkpoint)))
+            self._emit(
+                events.CertaintyUpdated(certainty=checkpoint.certainty, **asdict(checkpoint))
+            )
         self._num_checkpoints = len(now.history)
 
     def _emit_result(self, result: Result | Allowance, before: SearchState, tree: Tree) -> None:
@@ -74,7 +65,7 @@ class EventEmitter:
                 if segment.finish.ends_path:
                     answer = extract_answer("".join(self._take_answer(tree.path_steps(node))))
                 self._emit(
-                    StepCompleted(
+                    events.StepCompleted(
                         node=node,
                         token_ids=segment.token_ids,
                         logprobs=segment.logprobs,
@@ -86,10 +77,10 @@ class EventEmitter:
                 )
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._aggregate)
-                self._emit(NodeScored(node=node, scores=scores, score=score))
+                self._emit(events.NodeScored(node=node, scores=scores, score=score))
             case Allowance(rollouts=rollouts, of=of):
                 turn = before.turn if isinstance(before, MctsState) else 0
-                self._emit(RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
+                self._emit(events.RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
             case Clustered() | ProbeResult() | Reached():
                 pass
             case _:
@@ -100,7 +91,7 @@ class EventEmitter:
         which ones are now, if that changed."""
         nodes, futile = state.rollouts[self._num_rollouts :], state.num_futile - self._num_futile
         if nodes or futile:
-            self._emit(RolloutsEnded(nodes=nodes, futile=futile))
+            self._emit(events.RolloutsEnded(nodes=nodes, futile=futile))
             self._num_rollouts, self._num_futile = len(state.rollouts), state.num_futile
         flights = state.flights
         self._has_several |= len(flights) > 1
@@ -108,7 +99,7 @@ class EventEmitter:
         if self._has_several and numbers != self._flying:
             self._flying = numbers
             pairs = tuple((flight.number, flight.node) for flight in flights)
-            self._emit(RolloutsInFlight(flights=pairs, cancelled=state.num_cancelled))
+            self._emit(events.RolloutsInFlight(flights=pairs, cancelled=state.num_cancelled))
 
     def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
         """Emit the statuses that changed since the last call. Nodes that `commands` cancel wait for
@@ -121,13 +112,13 @@ class EventEmitter:
             if node.status in SHOWN and has_changed and node.id not in later:
                 changed.setdefault(node.status, []).append(node.id)
         for status, nodes in changed.items():
-            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
+            self._emit(events.NodesMarked(status=status, nodes=tuple(nodes)))
         self._tree = tree
 
     def emit_expansion(self, tree: Tree, command: Expand) -> None:
         children = [tree[child.node] for child in command.children]
         self._emit(
-            NodesExpanded(
+            events.NodesExpanded(
                 parent=command.parent,
                 depth=children[0].depth,
                 children=tuple((n.id, n.index, n.seed) for n in children),
@@ -135,10 +126,10 @@ class EventEmitter:
         )
 
     def emit_cancelled(self, command: Cancel) -> None:
-        self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))
+        self._emit(events.NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))
 
     def emit_prompt(self, tokens: int, cached_tokens: int) -> None:
         """Emit what the run's first request found in the prefix cache."""
         if not self._has_read_prompt:
             self._has_read_prompt = True
-            self._emit(PromptRead(tokens=tokens, cached_tokens=min(tokens, cached_tokens)))
+            self._emit(events.PromptRead(tokens=tokens, cached_tokens=min(tokens, cached_tokens)))

@@ -104,10 +104,8 @@ KINDS = len(ORDERS) * KINDS_OF_ORDER
 def find_kind(order: int, count: int, lead: float | None) -> int:
     """The kind of a drafted token. order: tokens of its context. count: how often it has followed.
     lead: by how much it leads the second of several followers, None for a single one."""
-    if lead is None:
-        return (order - 1) * KINDS_OF_ORDER + min(count, 3) - 1
-    found = 3 if lead < 0.5 else 4 if lead < 1.5 else 5
-    return (order - 1) * KINDS_OF_ORDER + found
+    of_order = min(count, 3) - 1 if lead is None else 3 + (lead >= 0.5) + (lead >= 1.5)
+    return (order - 1) * KINDS_OF_ORDER + of_order
 
 
 @dataclass(slots=True)

@@ -8,20 +8,13 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from flashedge.engine.vllm.prm.base import (
-    LogitScore,
-    PrmTokenizer,
-    build_engine_extra,
-    choose_variant,
-    list_turns,
-    render_plain_text,
-)
+from flashedge.engine.vllm.prm import base
 from flashedge.engine.vllm.prm.step_tag import build_two_label_extra
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
 
 
-class SequenceClassification(LogitScore):
+class SequenceClassification(base.LogitScore):
     """Skywork-Reward-V2 and its kind: `…ForSequenceClassification` with one label.
 
     The chat template writes the text, with the answer as the assistant's turn. As in transformers,
@@ -34,7 +27,7 @@ class SequenceClassification(LogitScore):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = PrmTokenizer(path)
+        self._tokenizer = base.PrmTokenizer(path)
         self._system: str | None = options.get("system_prompt")
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         if config.num_labels != 1:
@@ -44,10 +37,10 @@ class SequenceClassification(LogitScore):
                 hint="choose a reward model, such as Skywork/Skywork-Reward-V2-Qwen3-4B",
             )
         self._padding: int | None = config.pad_token_id
-        self.engine_extra = build_engine_extra()
+        self.engine_extra = base.build_engine_extra()
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        turns = [*list_turns(problem, self._system), {"role": "assistant", "content": answer}]
+        turns = [*base.list_turns(problem, self._system), {"role": "assistant", "content": answer}]
         ids = self._tokenizer.encode_rendered(self._tokenizer.render_turns(turns))
         last = len(ids)
         while last > 1 and ids[last - 1] == self._padding:
@@ -89,7 +82,7 @@ VARIANTS: Mapping[str, YesNoVariant] = {
 }
 
 
-class YesNoVerifier(LogitScore):
+class YesNoVerifier(base.LogitScore):
     """A causal model that answers "Is the answer correct (Yes/No)?" in one token.
 
     Variants: `gorm` is the prompt of the generative outcome reward models. They are trained to
@@ -105,8 +98,8 @@ class YesNoVerifier(LogitScore):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._variant = choose_variant(VARIANTS, options, "question", "yes_no")
-        self._tokenizer = PrmTokenizer(path, needs_template=self._variant.is_chat)
+        self._variant = base.choose_variant(VARIANTS, options, "question", "yes_no")
+        self._tokenizer = base.PrmTokenizer(path, needs_template=self._variant.is_chat)
         self._system: str | None = options.get("system_prompt")
         self._prompt: str = options.get("prompt", self._variant.prompt)
         if {m[1] for m in _FIELD.finditer(self._prompt)} != {"problem", "answer"}:
@@ -126,11 +119,11 @@ class YesNoVerifier(LogitScore):
         return ids, len(ids)
 
     def _render(self, problem: Problem, answer: str) -> str:
-        values = {"problem": render_plain_text(problem), "answer": answer.strip()}
+        values = {"problem": base.render_plain_text(problem), "answer": answer.strip()}
         prompt = _FIELD.sub(lambda match: values[match[1]], self._prompt)
         if not self._variant.is_chat:
             return prompt
-        turns = list_turns(Problem.from_text(prompt), self._system)
+        turns = base.list_turns(Problem.from_text(prompt), self._system)
         return self._tokenizer.render_turns(turns, reply=self._variant.reply)
 
     def _encode(self, text: str) -> TokenIds:

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 
 from flashedge.engine.vllm.inside.plugin import SKYWORK
-from flashedge.engine.vllm.prm.base import (
-    LogitScore,
-    PrmTokenizer,
-    build_engine_extra,
-    list_turns,
-    render_plain_text,
-)
+from flashedge.engine.vllm.prm import base
 from flashedge.types import Problem, TokenIds
 
 
@@ -29,14 +23,14 @@ class QwenPrm:
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         token = options.get("step_token", "<extra_0>")
-        self._tokenizer = tokenizer = PrmTokenizer(path, own=(token,))
+        self._tokenizer = tokenizer = base.PrmTokenizer(path, own=(token,))
         self._system: str | None = options.get("system_prompt")
         ids = tokenizer.encode(tokenizer.spell(token))
         self._separator = tokenizer.require_single_id(ids, token)
-        self.engine_extra = build_engine_extra(use_activation=None)
+        self.engine_extra = base.build_engine_extra(use_activation=None)
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        turns = list_turns(problem, self._system)
+        turns = base.list_turns(problem, self._system)
         return self._tokenizer.encode_chat(turns, add_generation_prompt=True)
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
@@ -60,7 +54,7 @@ class ReasonfluxPrm(QwenPrm):
     """
 
 
-class SkyworkPrm(LogitScore):
+class SkyworkPrm(base.LogitScore):
     r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
 
     As in Skywork's own `prepare_input`, an answer is split at every newline, each line is encoded
@@ -72,16 +66,16 @@ class SkyworkPrm(LogitScore):
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
 
-        self._tokenizer = tokenizer = PrmTokenizer(path, needs_template=False)
+        self._tokenizer = tokenizer = base.PrmTokenizer(path, needs_template=False)
         # Qwen's own tokenizers name no BOS token. Skywork's names this one.
         bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
         self._bos = tokenizer.spell(bos)
         tokenizer.require_single_id(tokenizer.encode(self._bos), bos)
         self._newline = tokenizer.require_single_id(tokenizer.encode("\n"), "\n")
-        self.engine_extra = build_engine_extra(hf_overrides={"architectures": [SKYWORK]})
+        self.engine_extra = base.build_engine_extra(hf_overrides={"architectures": [SKYWORK]})
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode(f"{self._bos}{render_plain_text(problem)}\n")
+        return self._tokenizer.encode(f"{self._bos}{base.render_plain_text(problem)}\n")
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         lines = [line for line in text.strip().split("\n") if line.strip()] or [""]

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.engine.vllm.prm.base import (
-    LogitScore,
-    PrmTokenizer,
-    build_engine_extra,
-    choose_variant,
-    list_turns,
-    render_plain_text,
-)
+from flashedge.engine.vllm.prm import base
 from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
@@ -51,7 +44,7 @@ VARIANTS: Mapping[str, StepTagVariant] = {
 }
 
 
-class StepTagPrm(LogitScore):
+class StepTagPrm(base.LogitScore):
     r"""bos problem, then step tag step tag …; the score is P("+") against P("-") at the tag.
 
     Variants (`variant` in models.toml):
@@ -78,8 +71,9 @@ class StepTagPrm(LogitScore):
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         own = (options.get("step_token", "").strip(),)
-        self._tokenizer = PrmTokenizer(path, own, needs_template=False)
-        self._variant = variant = choose_variant(VARIANTS, options, "math_shepherd", "step_tag")
+        self._tokenizer = base.PrmTokenizer(path, own, needs_template=False)
+        variant = base.choose_variant(VARIANTS, options, "math_shepherd", "step_tag")
+        self._variant = variant
         self._reads_tag = options.get("score_at", "tag") == "tag"
         self._tag = self._find_token(options.get("step_token"), variant.tag)
         good = self._find_token(options.get("good_token"), variant.good)
@@ -100,7 +94,7 @@ class StepTagPrm(LogitScore):
         return self._tokenizer.encode_continuation("\n" + text)[len(newline) :]
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode_beginning(render_plain_text(problem))
+        return self._tokenizer.encode_beginning(base.render_plain_text(problem))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         variant, step = self._variant, text.strip()
@@ -115,7 +109,7 @@ class StepTagPrm(LogitScore):
 
 
 def build_two_label_extra(
-    path: Path, tokenizer: PrmTokenizer, *, good: int, bad: int
+    path: Path, tokenizer: base.PrmTokenizer, *, good: int, bad: int
 ) -> Mapping[str, Any]:
     """Build AsyncEngineArgs that make a causal checkpoint return logit(good) - logit(bad), whose
     sigmoid is the softmax over the two.
@@ -137,13 +131,13 @@ def build_two_label_extra(
         "method": "from_2_way_softmax",
         "num_labels": 1,
     }
-    return build_engine_extra(tokenizer_mode="hf", hf_overrides=overrides)
+    return base.build_engine_extra(tokenizer_mode="hf", hf_overrides=overrides)
 
 
 _PROBLEM, _STEP = "the-problem-stands-here", "the-step-stands-here"
 
 
-class RlhflowPrm(LogitScore):
+class RlhflowPrm(base.LogitScore):
     """user: problem step 1, assistant: +, user: step 2, assistant: +, …
 
     The score is P("+") against P("-") at the last token before the assistant's answer. The chat
@@ -154,7 +148,7 @@ class RlhflowPrm(LogitScore):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = tokenizer = PrmTokenizer(path)
+        self._tokenizer = tokenizer = base.PrmTokenizer(path)
         good, bad = options.get("good_token", "+"), options.get("bad_token", "-")
         self.engine_extra = build_two_label_extra(
             path,
@@ -170,7 +164,7 @@ class RlhflowPrm(LogitScore):
         self._between = tokenizer.encode(between)
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode(self._head + render_plain_text(problem))
+        return self._tokenizer.encode(self._head + base.render_plain_text(problem))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         step = text.strip()
@@ -184,7 +178,7 @@ class RlhflowPrm(LogitScore):
 def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
     """Split a rendered conversation into (head, ask, between) of `RlhflowPrm`. Raises
     CheckpointError if the template has another form."""
-    turns = list_turns(Problem.from_text(_PROBLEM), system)
+    turns = base.list_turns(Problem.from_text(_PROBLEM), system)
     turns += [{"role": "assistant", "content": good}, {"role": "user", "content": _STEP}]
     text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     head, has_problem, rest = text.partition(_PROBLEM)

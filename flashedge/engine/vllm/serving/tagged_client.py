@@ -25,6 +25,7 @@ from vllm.exceptions import (
 )
 from vllm.sampling_params import RequestOutputKind
 
+from flashedge import errors
 from flashedge.engine.http_requests import (
     PlainRequest,
     PlainRequests,
@@ -36,17 +37,6 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, 
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
-from flashedge.errors import (
-    ConfigError,
-    Conflict,
-    DaemonStopping,
-    EngineDead,
-    FlashEdgeError,
-    NotFound,
-    QueueFull,
-    RequestError,
-    StoreError,
-)
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -79,17 +69,17 @@ class TaggedClient:
 
     @property
     def dead_error(self) -> BaseException:
-        return convert_error(self._find_fault() or EngineDead("the engine died"))
+        return convert_error(self._find_fault() or errors.EngineDead("the engine died"))
 
     @property
     def _thinks(self) -> bool:
         """Whether the model may think before it answers."""
         return self._process.options.reasoning_parser is not None
 
-    def _find_fault(self) -> EngineDead | None:
+    def _find_fault(self) -> errors.EngineDead | None:
         try:
             self._process.get_llm()
-        except EngineDead as error:
+        except errors.EngineDead as error:
             return error
         return None
 
@@ -97,7 +87,7 @@ class TaggedClient:
         """Raise what `convert_error` returns if a request with `n` choices is not admitted."""
         try:
             self._admit(n)
-        except FlashEdgeError as error:
+        except errors.FlashEdgeError as error:
             raise convert_error(error) from error
 
     def _admit(self, choices: int) -> None:
@@ -115,7 +105,7 @@ class TaggedClient:
             params = tag_params(sampling_params, tags, thinks=self._thinks, drafts=drafts)
             if tags.deterministic:
                 check_passes(self._process.options)
-        except FlashEdgeError as error:
+        except errors.FlashEdgeError as error:
             raise fail_request(error) from error
         options["priority"] = tags.priority
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
@@ -160,7 +150,7 @@ class TaggedClient:
                             raise build_end_error("error", is_guided=guided)
                         is_aborted = any(part.finish_reason == "abort" for part in parts)
                         if self._plain.is_stopping and output.finished and is_aborted:
-                            raise DaemonStopping.for_request()
+                            raise errors.DaemonStopping.for_request()
                         tokens = sum(len(part.token_ids) for part in parts)
                         if not is_prompt_noted:
                             is_prompt_noted = bool(output.prompt_token_ids)
@@ -173,12 +163,12 @@ class TaggedClient:
                             seen = tokens
                         if not is_whole or output.finished:
                             yield output
-        except FlashEdgeError as error:
+        except errors.FlashEdgeError as error:
             streams = params.output_kind is RequestOutputKind.DELTA
             raise fail_request(error, streams=streams) from error
 
 
-def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
+def fail_request(error: errors.FlashEdgeError, *, streams: bool = False) -> Exception:
     """Keep why the request fails, for the end of its stream, and return vLLM's exception for it. In
     a stream that is a GenerationError, the only one that every protocol's handler reports."""
     get_request().failure = error
@@ -260,13 +250,13 @@ def check_verifiable(params: SamplingParams) -> None:
         raise build_refusal("the log-probabilities of all tokens")
 
 
-def convert_error(error: FlashEdgeError) -> Exception:
+def convert_error(error: errors.FlashEdgeError) -> Exception:
     """Build the exception of vLLM that its handlers answer with the same HTTP status and text."""
-    if isinstance(error, QueueFull | Conflict | StoreError):
+    if isinstance(error, errors.QueueFull | errors.Conflict | errors.StoreError):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
-    if isinstance(error, NotFound):
+    if isinstance(error, errors.NotFound):
         return VLLMNotFoundError(error.line)
-    if isinstance(error, RequestError | ConfigError):
+    if isinstance(error, errors.RequestError | errors.ConfigError):
         return VLLMValidationError(error.line, parameter=error.param)
     if error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
         return RetryableRequestError(error.line)
