@@ -332,4 +332,4 @@ class DraftingMachine(SlotMachine):
 
     def _count(self) -> None:
         super()._count()
-        self.counters.update(self.scheduler.card_drafts.counters)
+        self.counters.update(self.scheduler.view()["token_drafts"])
