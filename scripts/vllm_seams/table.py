@@ -423,6 +423,8 @@ MODELS = (
          "Builds the names of Skywork's weights."),
     _use("model_executor.models", "qwen2 qwen2_rm", _NAMED, "inside/preload.py",
          "Imported once for all engine processes."),
+    _use("config:DeviceConfig", "device_type", _ACCESSED, "inside/step_times.py",
+         "On a CPU large batches have no drafts."),
     _use("v1.attention.backends", "cpu_attn flash_attn triton_attn", _NAMED, "inside/preload.py",
          "Imported once for all engine processes."),
     _use("v1.engine", "async_llm core", _NAMED, "inside/preload.py",

@@ -142,7 +142,6 @@ def build_params(
     if guided is None and not changes:
         params = copy(_build_checked(**fields))
         params.extra_args = {keys.ARGS_KEY: ours}
-        params._all_stop_token_ids = set(params._all_stop_token_ids)  # vLLM adds to it
         return params
     changes = {"structured_outputs": guided, "extra_args": {keys.ARGS_KEY: ours}, **changes}
     return SamplingParams(**{**fields, **changes})

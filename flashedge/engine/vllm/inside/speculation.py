@@ -29,6 +29,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.inside.keys import read_args
+from flashedge.engine.vllm.inside.step_times import limit_sequences
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
@@ -126,6 +127,7 @@ class Speculation:
         self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
+        self._most_sequences = limit_sequences(scheduler)
         self._like: dict[str, Request] = {}  # the newest request of each run, for its drafts
         self.counters = dict.fromkeys(COUNTERS, 0)
 
@@ -298,7 +300,7 @@ class Speculation:
             BatchView(
                 running=len(scheduler.running) - len(self._board.running),
                 waiting=len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
-                max_running=scheduler.max_num_active_reqs,
+                max_running=min(scheduler.max_num_active_reqs, self._most_sequences),
                 spare_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 base_s=base_s,
                 sequence_s=sequence_s,

@@ -22,6 +22,7 @@ from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.noise import is_plain
+from flashedge.engine.vllm.inside.step_times import limit_sequences
 from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
@@ -110,6 +111,7 @@ class TokenDrafts:
         self._requests: dict[str, Drafted] = {}
         self._rates = AcceptanceRates()
         self._costs: StepCosts = scheduler.step_times.costs
+        self._most_sequences = limit_sequences(scheduler)
         self.counters = {"accepted_tokens": 0}  # drafted tokens that were drawn
 
     def add_request(self, requested: Request, request: Request) -> None:
@@ -170,6 +172,7 @@ class TokenDrafts:
             each.request.spec_token_ids, each.draft = [], []
         if (
             not self._requests
+            or len(running) > self._most_sequences
             or not self._has_room()
             or any(r.sampling_params and r.sampling_params.logprob_token_ids for r in running)
         ):

@@ -27,6 +27,8 @@ def make_drafts(**engine: Any) -> TokenDrafts:
     pool = SimpleNamespace(get_num_free_blocks=lambda: 100)
     fields = {**LIMITS, **dict.fromkeys(KINDS, False), "running": [], "waiting": [], **engine}
     fields["step_times"] = StepTimes()
+    device = SimpleNamespace(device_type="cpu")
+    fields["vllm_config"] = SimpleNamespace(device_config=device)
     scheduler = SimpleNamespace(kv_cache_manager=SimpleNamespace(block_pool=pool), **fields)
     scheduler.scheduler_config = scheduler
     drafts: Any = TokenDrafts(scheduler, lambda request: (0, "rule"), {"rule": RULE})
