@@ -4,11 +4,4 @@
 # Installs, then measures the first start, a decode step, a search of the bundled pair and of PAIR,
 # and a later start, in some ten minutes. Each figure is written when it is known.
 # --rehearse: every part on a CPU with the bundled pair, in its smallest form.
-set -euo pipefail
-
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-cd "$ROOT"
-VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
-if [ "${1:-}" = --help ]; then sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0; fi
-bash scripts/setup.sh --dev --quiet --no-profile
-exec "$VENV/bin/python" -m scripts.card.first_light "$@"
+source "$(dirname "${BASH_SOURCE[0]}")/install_and_run.sh"

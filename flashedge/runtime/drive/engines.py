@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,12 +21,6 @@ from flashedge.runtime.kv.manager import (
 from flashedge.scheduling.prefix_order import Order, Paths, order_by_arrival, order_by_sweep
 from flashedge.types import Judges
 
-log = logging.getLogger(__name__)
-
-CONTEXT_TOKENS = 256
-"""The context length at which decode steps are read from a cost curve: about a path's middle.
-Chosen by hand: at ten times as much, reading KV makes large batches look slower than most steps
-are."""
 Ordering = Callable[[Paths], Order]
 """Sorts paths, each a sequence of node ids. Returns their positions in the new order."""
 

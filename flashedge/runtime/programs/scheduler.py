@@ -19,7 +19,6 @@ from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.http_requests import PlainRequest
 from flashedge.errors import QueueFull
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
-from flashedge.runtime.drive.engines import CONTEXT_TOKENS
 from flashedge.runtime.lengths.predictions import Predictions, describe_search
 from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.runtime.request.validation import Request
@@ -47,6 +46,10 @@ from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import ANONYMOUS, Caller, Kind, Member, Program
 from flashedge.types import TokenIds
 
+CONTEXT_TOKENS = 256
+"""The context length at which decode steps are read from a cost curve: about a path's middle.
+Chosen by hand: at ten times as much, reading KV makes large batches look slower than most steps
+are."""
 ARRIVAL_ORDER = "fcfs"
 """The policy under which the engines' own queues stay as they are."""
 USUAL_BATCH = 256

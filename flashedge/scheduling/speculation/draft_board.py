@@ -95,7 +95,7 @@ class DraftBoard:
             if not level.possible:
                 level.possible = self._list_possible(last)
             beam.ahead = max(0, last.ended_at - parent.ended_at)
-            beam.chance = parent.chances.get(seed, 0.0)
+            beam.chance = parent.child_chances.get(seed, 0.0)
             for draft in parent.drafts:
                 if draft.seed == seed and draft.is_open and parent.sampling == sampling:
                     self._close(draft, _S.ADOPTED)
@@ -110,7 +110,7 @@ class DraftBoard:
         for beam in level.beams.values():
             after, ahead = beam.continuation, max(0, level.ended_at - beam.ended_at)
             drafts = [*beam.drafts, *(beam.draft(n, self._rates) for n in beam.next_children)]
-            beam.chances = {after.seeds[draft.child]: draft.chance for draft in drafts}
+            beam.child_chances = {after.seeds[draft.child]: draft.chance for draft in drafts}
             found += [(draft.chance, ahead) for draft in drafts]
         return found
 
@@ -134,10 +134,11 @@ class DraftBoard:
             return None
         twin = level.beams.get(path)
         if twin is not None and any(draft.is_open for draft in twin.drafts):
-            return None
+            return None  # one of equal paths is drafted
         level.beams[path] = beam
         self._exhausted = None
-        beam.drafts.append(draft := beam.draft(0, self._rates))
+        draft = beam.draft(0, self._rates)
+        beam.drafts.append(draft)
         return draft
 
     def _end_beam(self, level: _BoardLevel) -> None:

@@ -107,12 +107,13 @@ class Beam:
     start: int = 0
     """Tokens of prompt and path before the step."""
     began_at: int = 0
+    """The engine's steps so far when it was requested."""
     ended_at: int = 0
-    """The engine's steps so far when it was requested, and when it had ended."""
+    """The same when it had ended."""
     chance: float = 0.0
     """How likely it was to be requested."""
-    chances: Mapping[int, float] = field(default_factory=dict)
-    """Of its children that might be drafted, by their seeds, when its level had ended."""
+    child_chances: Mapping[int, float] = field(default_factory=dict)
+    """How likely its children are, those that may be drafted, by their seeds."""
     ahead: int = 0
     """Steps between the end of the beam that it follows and the end of that beam's level."""
     adopted: int = 0

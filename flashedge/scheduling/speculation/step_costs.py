@@ -98,6 +98,23 @@ class StepCosts:
         return rows
 
 
+def count_step(
+    counters: dict[str, int],
+    costs: StepCosts,
+    *,
+    sequences: int,
+    drafted: int,
+    computed: int,
+    seconds: float,
+) -> None:
+    """Count a step's drafted rows, and note its time if it has computed no prompt. computed: the
+    tokens of the whole step. Other steps say nothing of a row's cost."""
+    counters["drafted_tokens"] += drafted
+    counters["drafted_steps"] += drafted > 0
+    if sequences and computed == sequences + drafted:
+        costs.note(sequences, drafted, seconds)
+
+
 def cut_drafts(
     costs: StepCosts, sequences: int, room: int, drafts: Sequence[Sequence[float]]
 ) -> list[int]:

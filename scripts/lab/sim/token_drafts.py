@@ -8,7 +8,7 @@ takes no simulated time.
 from collections.abc import Mapping, Sequence
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.scheduling.speculation.step_costs import StepCosts, cut_drafts
+from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
@@ -71,11 +71,14 @@ class TokenDrafts:
         )
 
     def note_step(self, batch: Sequence[Slice], took_s: float) -> None:
-        drafted = sum(len(work.sequence.draft) for work in batch)
-        self.counters["drafted_tokens"] += drafted
-        self.counters["drafted_steps"] += drafted > 0
-        if sum(work.new for work in batch) == len(batch) + drafted:
-            self._costs.note(len(batch), drafted, took_s)
+        count_step(
+            self.counters,
+            self._costs,
+            sequences=len(batch),
+            drafted=sum(len(work.sequence.draft) for work in batch),
+            computed=sum(work.new for work in batch),
+            seconds=took_s,
+        )
 
     def advance(self, job: Job) -> bool:
         """Let a job draw its tokens of a step: one, and one more behind each drafted token that was

@@ -122,7 +122,7 @@ class Outbox:
         if params is None:
             return self._encode(request), None, None
         rest, request = copy.copy(params), copy.copy(request)
-        request.sampling_params = rest.extra_args = None
+        rest.extra_args = request.sampling_params = None
         return self._encode(request), self._encode(rest), self._encode(params.extra_args)
 
     def _encode(self, value: object) -> bytes:
