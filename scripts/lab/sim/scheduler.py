@@ -106,6 +106,7 @@ class SimScheduler:
 
     def add(self, sequence: SimSequence) -> None:
         sequence.state = _S.WAITING
+        sequence.draft = []  # only what decodes has one
         insort(self.waiting, sequence, key=self._rank_waiting)
 
     def pause(self, draft: SimSequence) -> None:
