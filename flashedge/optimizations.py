@@ -34,8 +34,9 @@ class Features:
     """Ref: arXiv 2509.00195 §4.1."""
     token_drafts: bool = feature(
         True,
-        "Draft the next tokens of a path from the text of its run, and compute several in a step"
-        " where that is quicker. The tokens are the same. Not yet on cards.",
+        "Draft the next tokens of a path from the text of its run and from earlier ones of the same"
+        " client, and compute several in a step where that is quicker. The tokens are the same. Not"
+        " yet on cards.",
     )
     """Ours."""
     lookahead: bool = feature(

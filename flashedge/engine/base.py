@@ -48,6 +48,8 @@ class ExtendRequest:
     after any thinking."""
     program: str | None = None
     """The key of the request's program. See `Engine.rank_programs`."""
+    client: str = ""
+    """Who asks. Empty if that is not known."""
     continuation: Continuation | None = None
     """What comes next if this step is kept, for a generator that drafts. It changes no token."""
     deterministic: bool = False
@@ -57,7 +59,8 @@ class ExtendRequest:
     """Whether each token is sent as soon as it is drawn. Otherwise a generator may send tokens
     together every 50 ms. The end of a step is sent at once."""
     token_drafts: bool = False
-    """Whether the generator may draft tokens from the program's text. It changes no token."""
+    """Whether the generator may draft tokens, from the texts of the program and of its client. It
+    changes no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +274,10 @@ class Generator(Engine, Protocol):
     @property
     def speculator(self) -> Speculator | None:
         """None if the generator does not draft: it ignores `continuation`."""
+
+    @property
+    def most_drafted(self) -> int:
+        """The most requests that begin together of which drafts may pay."""
 
     @property
     def codec(self) -> Codec: ...

@@ -359,7 +359,9 @@ class Service:
         scheduler.note_start(run.id)
         queue_s, began, failed = run.mark_started(), time.monotonic(), self._num_failed_comparisons
         engines = pair.build_engines(self._grader, self._texts, baseline=request.baseline)
-        engines = replace(engines, program=scheduler.find_key(run.id))
+        engines = replace(
+            engines, program=scheduler.find_key(run.id), client=scheduler.find_client(run.id)
+        )
         with engines.join_kv(run.emit, len(prompt_ids)) as memory:
             driver = Driver(search, request, prompt_ids, engines, run.emit, earlier, memory.follow)
             with self._boosting.join(state, pair, driver.allow):

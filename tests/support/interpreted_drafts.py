@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tests.support.interpreted_sampling  # noqa: F401  (it makes the interpreter quick)
 from flashedge.engine.vllm.inside.draft_table import fused, naive
-from flashedge.engine.vllm.inside.draft_table.naive import NO_PROGRAM, Slots
+from flashedge.engine.vllm.inside.draft_table.naive import NO_OWNER, OWNERS, Slots
 from tests.support.sampling_rows import CPU
 
 SLOTS, MOST = 5, 40
@@ -22,11 +22,12 @@ SLOTS, MOST = 5, 40
 def make_slots(random: Random, vocabulary: int) -> Slots:
     """Texts of a few tokens, so that most contexts have several followers."""
     texts = [[random.randrange(vocabulary) for _ in range(MOST)] for _ in range(SLOTS)]
-    programs = [random.choice((NO_PROGRAM, 1, 2**63 - 1)) for _ in range(SLOTS)]
+    ids = NO_OWNER, 1, 2**63 - 1
+    owners = [[random.choice(ids) for _ in range(OWNERS)] for _ in range(SLOTS)]
     return Slots(
         texts=torch.tensor(texts, dtype=torch.int32),
         lengths=torch.tensor([random.randint(1, MOST) for _ in range(SLOTS)], dtype=torch.int32),
-        programs=torch.tensor(programs),
+        owners=torch.tensor(owners),
     )
 
 

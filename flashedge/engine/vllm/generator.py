@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from copy import copy
@@ -11,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
@@ -18,6 +20,7 @@ from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow, EngineDead
+from flashedge.scheduling.speculation.step_costs import MOST_ON_CPU
 from flashedge.search.step_rules import TOP
 from flashedge.types import MARKERS, FinishReason, TokenIds
 
@@ -45,6 +48,7 @@ class VllmGenerator(VllmEngine):
             )
         )
         self.codec = codec
+        self.most_drafted = MOST_ON_CPU if runs_on_cpu() else sys.maxsize
         self.speculator = VllmSpeculator(self.process)
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
@@ -118,6 +122,7 @@ def build_params(
         keys.LOGPROBS: True,
         keys.PATH_FROM: request.answer_start or None,
         keys.PROGRAM: request.program,
+        keys.CLIENT: request.client,
         keys.ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
         "continuation": request.continuation and request.continuation.to_json(),
         keys.DETERMINISTIC: request.deterministic,

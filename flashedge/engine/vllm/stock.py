@@ -25,6 +25,10 @@ class StockGenerator(EngineProxy[VllmGenerator]):
         """Stock vLLM drafts nothing."""
 
     @property
+    def most_drafted(self) -> int:
+        return 0
+
+    @property
     def codec(self) -> HFCodec:
         return self._engine.codec
 

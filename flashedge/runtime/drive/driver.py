@@ -276,6 +276,7 @@ class Driver:
             granularity,
             prompt_tokens=len(self._prompt_ids),
             engines=self._engines,
+            may_draft=self._speculation_client.may_draft,
             continuation=None if is_guided else self._speculation_client.get_continuation(node),
         )
         if self._first_node is None:

@@ -51,6 +51,8 @@ class Engines:
     """What one score of the verifier is about."""
     program: str | None = None
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
+    client: str = ""
+    """Who asked for the run. See `ExtendRequest.client`."""
     order: Ordering | None = None
     """Replaces, in measurements, the order that the switch `prefix_order` chooses."""
     kv_manager: KvManager | None = None

@@ -75,9 +75,11 @@ def build_path_request(
     *,
     prompt_tokens: int,
     engines: Engines,
+    may_draft: bool = True,
     continuation: Continuation | None = None,
 ) -> ExtendRequest:
-    """Build the request for one child. path: the prompt and the path to the parent."""
+    """Build the request for one child. path: the prompt and the path to the parent. may_draft:
+    whether its tokens may be drafted."""
     return ExtendRequest(
         token_ids=path,
         seed=seed,
@@ -89,10 +91,11 @@ def build_path_request(
         guidance=asked.guidance,
         answer_start=prompt_tokens,
         program=engines.program,
+        client=engines.client,
         continuation=continuation,
         deterministic=asked.deterministic,
         each_token=not engines.optimizations.joined_tokens,
-        token_drafts=engines.optimizations.token_drafts,
+        token_drafts=engines.optimizations.token_drafts and may_draft,
     )
 
 

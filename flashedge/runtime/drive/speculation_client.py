@@ -59,8 +59,11 @@ class SpeculationClient:
         self._splitter = splitter
         self._deterministic = asked.deterministic
         switches = engines.optimizations
-        may_draft = switches.speculation and splitter.rule != ENTROPY
-        self._speculator = engines.generator.speculator if may_draft else None
+        speculates = switches.speculation and splitter.rule != ENTROPY
+        self._speculator = engines.generator.speculator if speculates else None
+        self._most_drafted = engines.generator.most_drafted
+        self.may_draft = True
+        """Whether drafts may pay of the requests that began last."""
         self._lookahead = self._speculator if switches.lookahead else None
         is_guided = asked.guidance is not None
         self.commits_early = bool(self._speculator and switches.early_commit and not is_guided)
@@ -94,6 +97,11 @@ class SpeculationClient:
         """
         expansions = [command for command in commands if isinstance(command, Expand)]
         stops = any(isinstance(command, Cancel) for command in commands)
+        if expansions:
+            width = sum(len(expansion.children) for expansion in expansions)
+            self.may_draft = width <= self._most_drafted
+            if not self.may_draft:  # they adopt no draft, and what follows them is not drafted
+                expansions, stops = [], bool(self._levels)
         if self._speculator is None or not (expansions or stops):
             return None
         open_statuses = NodeStatus.GENERATING, NodeStatus.GENERATED
@@ -148,7 +156,7 @@ class SpeculationClient:
     ) -> Commits | None:
         """Find what has become certain of the open level, for `commit`. None if nothing has. The
         arguments are those of `find_certain`."""
-        if not (self.commits_early and scores):
+        if not (self.commits_early and scores and self.may_draft):
             return None
         before = self._certain
         found = find_certain(self._search, state, scores, read, before)

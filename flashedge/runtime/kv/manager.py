@@ -428,6 +428,10 @@ class CountedGenerator(EngineProxy[Generator]):
         return self._engine.speculator
 
     @property
+    def most_drafted(self) -> int:
+        return self._engine.most_drafted
+
+    @property
     def codec(self) -> Codec:
         return self._engine.codec
 

@@ -149,6 +149,11 @@ class PairScheduler:
         program = self.programs.find_program(run_id)
         return run_id if program is None else program.key
 
+    def find_client(self, run_id: str) -> str:
+        """Find who asked for a run. Empty if that is not known."""
+        program = self.programs.find_program(run_id)
+        return "" if program is None else program.client
+
     def note_start(self, run_id: str) -> None:
         """Note that a run has left the queue."""
         member = self.programs.find_member(run_id)

@@ -1,8 +1,9 @@
-"""Drafts the next tokens of a path from the text of its run.
+"""Drafts the next tokens of a path from the text of its run, and from its client's earlier texts.
 
-Paths of a run repeat the problem and each other. The index counts which tokens have followed each
-context of one to three tokens, in the prompt and in all paths. A draft follows the longest context
-that is known, and takes the token that has followed it most often.
+Paths of a run repeat the problem and each other, and what a model has written before it writes
+again. An index counts which tokens have followed each context of one to three tokens. A draft takes
+the token that has followed the longest known context most often. Of what the indices name, it takes
+the token that is likelier by how often such ones were right.
 
 The engine computes the rows of drafted tokens together with the row of the last known one, and
 draws a token in each. As long as that is the drafted one, the next row has been computed from the
@@ -97,13 +98,16 @@ def _count(followers: dict[int, int | list[int]], context: int, token: int) -> N
         followers[context] = [found, _ONE | token]
 
 
+MOST_INDICES = 2
+"""The most indices that a draft looks in: the run's, and its client's."""
 KINDS_OF_ORDER = 6
-KINDS = len(ORDERS) * KINDS_OF_ORDER
+KINDS_OF_INDEX = len(ORDERS) * KINDS_OF_ORDER
 
 
 def find_kind(order: int, count: int, lead: float | None) -> int:
-    """The kind of a drafted token. order: tokens of its context. count: how often it has followed.
-    lead: by how much it leads the second of several followers, None for a single one."""
+    """The kind of a drafted token in its index. order: tokens of its context. count: how often it
+    has followed. lead: by how much it leads the second of several followers, None for a single
+    one."""
     of_order = min(count, 3) - 1 if lead is None else 3 + (lead >= 0.5) + (lead >= 1.5)
     return (order - 1) * KINDS_OF_ORDER + of_order
 
@@ -113,8 +117,8 @@ class AcceptanceRates:
     """How often drafted tokens of each kind were the ones that were drawn, given that all drafted
     tokens before them were."""
 
-    tried: list[float] = field(default_factory=lambda: [4.0] * KINDS)
-    accepted: list[float] = field(default_factory=lambda: [2.0] * KINDS)
+    tried: list[float] = field(default_factory=lambda: [4.0] * MOST_INDICES * KINDS_OF_INDEX)
+    accepted: list[float] = field(default_factory=lambda: [2.0] * MOST_INDICES * KINDS_OF_INDEX)
 
     def note(self, kinds: Sequence[int], right: int) -> None:
         """Note that the first `right` tokens of a draft were drawn, and the next one was not.
@@ -131,7 +135,7 @@ class AcceptanceRates:
 
 
 def draft(
-    index: TextIndex,
+    indices: Sequence[TextIndex],
     text: Sequence[int],
     *,
     most: int,
@@ -141,6 +145,7 @@ def draft(
 ) -> list[DraftToken]:
     """Draft the tokens after `text`, (at least 1,) ids.
 
+    indices: at most MOST_INDICES, each call's in the same order.
     most: tokens at most. least_chance: the chance of being accepted below which a row is not worth
     its time.
     ends: whether a token after another ends the step. Such a token is not drafted: nothing follows
@@ -149,17 +154,32 @@ def draft(
     path = list(text[-len(ORDERS) :])
     found: list[DraftToken] = []
     chance = 1.0
-    while len(found) < most and (known := index.find(path)) is not None:
-        order, followers = known
-        packed, lead = choose_follower(followers)
-        kind = find_kind(order, packed >> BITS, lead)
-        chance *= rates.find(kind)
-        token = packed & _TOKEN
+    while len(found) < most and (likeliest := find_likeliest(indices, path, rates)) is not None:
+        token, kind, rate = likeliest
+        chance *= rate
         if chance < least_chance or ends(path[-1], token):
             break
         found.append(DraftToken(token, kind, chance))
         path.append(token)
     return found
+
+
+def find_likeliest(
+    indices: Sequence[TextIndex], path: Sequence[int], rates: AcceptanceRates
+) -> tuple[int, int, float] | None:
+    """Find the token that likeliest comes after `path`, its kind and how often such ones were
+    right. None if no index knows a context."""
+    likeliest = None
+    for number, index in enumerate(indices):
+        if (known := index.find(path)) is None:
+            continue
+        order, followers = known
+        packed, lead = choose_follower(followers)
+        kind = number * KINDS_OF_INDEX + find_kind(order, packed >> BITS, lead)
+        rate = rates.find(kind)
+        if likeliest is None or rate > likeliest[2]:
+            likeliest = packed & _TOKEN, kind, rate
+    return likeliest
 
 
 def choose_follower(followers: int | Sequence[int]) -> tuple[int, float | None]:

@@ -26,6 +26,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,14 @@ def generate_with_vllm(pair: ServedPair) -> Way:
 def complete_by(client: httpx.AsyncClient, model: str) -> Way:
     """A server's /v1/completions."""
 
+    names = count()
+
     async def complete(seed: int, tokens: int) -> None:
+        """As a client that has asked nothing before: tokens are drafted from its texts."""
+        name = {"X-FlashEdge-Client": f"request {next(names)}"}
         body = {"model": model, "prompt": list(PROMPT), "max_tokens": tokens, "seed": seed}
         body |= {"temperature": TEMPERATURE, "ignore_eos": True}
-        reply = await client.post("/v1/completions", json=body)
+        reply = await client.post("/v1/completions", json=body, headers=name)
         reply.raise_for_status()
 
     async def draw(rows: int, tokens: int) -> None:
@@ -104,10 +109,13 @@ def complete_by(client: httpx.AsyncClient, model: str) -> Way:
 def search_by(client: httpx.AsyncClient) -> Way:
     """A search of as many paths."""
 
+    names = count()
+
     async def draw(rows: int, tokens: int) -> None:
+        name = {"X-FlashEdge-Client": f"search {next(names)}"}
         body = {"problem": "Count.", "strategy": "self_consistency", "n": rows}
         body |= {"max_tokens": tokens, "temperature": TEMPERATURE, "early_exit": False}
-        reply = await client.post("/v1/solve", json=body)
+        reply = await client.post("/v1/solve", json=body, headers=name)
         reply.raise_for_status()
 
     return draw
@@ -119,9 +127,9 @@ async def time_steps(
     """Milliseconds of a step for the client, and the steps of the engine."""
     took = []
     began = time.perf_counter()
-    for count in tokens:
+    for most in tokens:
         start = time.perf_counter()
-        await way(rows, count)
+        await way(rows, most)
         took.append(time.perf_counter() - start)
     await asyncio.sleep(0.2)  # the engine writes its last steps
     step_ms = 1e3 * (took[1] - took[0]) / (tokens[1] - tokens[0])

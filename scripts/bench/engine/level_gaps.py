@@ -43,6 +43,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -255,18 +256,21 @@ def measure_here(asked: argparse.Namespace) -> dict[str, Figures]:
     """Measure this checkout: the figures of all levels, by way and n."""
     problems = [item["problem"] for item in read_problems("heldout", asked.runs)]
     found: dict[str, Figures] = {}
-    with offer_plugin(), start_daemon(MODULE) as daemon, Client(daemon.url) as client:
+    names = count()
+    with offer_plugin(), start_daemon(MODULE) as daemon:
         control = httpx.Client(base_url=daemon.url, timeout=60.0)
 
         def ask(way: str, **more: Any) -> Any:
             return control.post(ROUTE, json={"way": way, **more}).json()
 
         def solve(problem: str, n: int, seed: int) -> float:
-            """Returns a number that stands for the tree."""
+            """Returns a number that stands for the tree. The client has asked nothing before:
+            tokens are drafted from its texts."""
             steps: dict[int, object] = {}
-            for _, event in client.solve({"problem": problem, "n": n, "seed": seed}):
-                if isinstance(event, StepCompleted):
-                    steps[event.node] = event.token_ids
+            with Client(daemon.url, name=f"search {next(names)}") as client:
+                for _, event in client.solve({"problem": problem, "n": n, "seed": seed}):
+                    if isinstance(event, StepCompleted):
+                        steps[event.node] = event.token_ids
             return float(zlib.crc32(repr(sorted(steps.items())).encode()))
 
         ask(WAYS[0])

@@ -75,6 +75,7 @@ async def compare_case(
     split = make_moving_split(views, alternates=True, paths=setting.paths)
     async with here.run_manager(split, offload=True) as manager:
         ours = here.build_engines(Optimizations(early_scores=True), manager)
+        ours = replace(ours, client="one")  # all runs are drafted from each other's texts
         runs = await run_each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.process.call("get_counters")

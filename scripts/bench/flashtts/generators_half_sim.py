@@ -2,7 +2,7 @@
 
     python -m scripts.bench.flashtts.generators_half_sim [--n 4 16 64 256] [--problems 8]
         [--pair 1.5B+7B] [--strategy beam|best_of_n] [--overheads low typical high]
-        [--ways off all] [--others] [--charged]
+        [--ways off all] [--others] [--charged] [--earlier 8]
 
 Searches on 90 % of the card, whose paths are spliced of 8 real samples of their problem by a 1.5B
 model (`scripts.lab.benchmark.lengths`). Each problem runs in all ways of
@@ -15,6 +15,10 @@ sequence, which is too much: only drawn tokens are checked and sent. Of more tha
 alike, which real ones would not. With `--others` a path is spliced of the samples of n / 8
 problems. Then no more paths read alike than at n = 8, but a path repeats fewer of its siblings'
 words than real ones do. What is true should lie between.
+
+Before each run the engines have run the same search for so many other problems of the client
+(`--earlier`): from their texts tokens are drafted too, and rates and costs are known. 0: an engine
+that has just started.
 
 Figures are means over problems. A ratio is a way's over that of `off`, with its 95 % bootstrap
 interval. The last line is JSON.
@@ -87,8 +91,10 @@ def build_bench(n: int, overheads: str, number: int, asked: argparse.Namespace) 
 def run_task(asked: argparse.Namespace, task: Task) -> dict[str, Figures]:
     bench = build_bench(*task, asked)
     row, found, tree = bench.rows[task[2]], {}, None
+    rows = range(len(bench.trace.rows))
+    earlier = [rows[row - 1 - number] for number in range(asked.earlier)]
     for way in asked.ways:
-        run = bench.run(Rung(name=way, about="", optimizations=WAYS[way]), row)
+        run = bench.run(Rung(name=way, about="", optimizations=WAYS[way]), row, earlier=earlier)
         tree = tree or run.tree
         if run.tree != tree:
             raise SystemExit(f"{task}: the tree of {way!r} differs")
@@ -135,6 +141,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--charged", action="store_true", help="a drafted row costs as much as a sequence"
     )
+    parser.add_argument(
+        "--earlier", type=int, default=8, help="problems that the client has asked before"
+    )
     asked = parser.parse_args()
     asked.ways = [way for way in WAYS if way in {*asked.ways, "off"}]
     return asked
@@ -143,7 +152,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     asked = parse_arguments()
     tasks: list[Task] = list(product(asked.n, asked.overheads, range(asked.problems)))
-    kept = (asked.pair, asked.strategy, asked.others, asked.charged, asked.problems, *asked.ways)
+    kept = (asked.pair, asked.strategy, asked.others, asked.charged, asked.problems, asked.earlier)
+    kept = (*kept, *asked.ways)
     name = "-".join(("generators-half", *map(str, kept)))
     found: dict[tuple[int, str], list[dict[str, Figures]]] = {}
     for task, figures in run_in_parallel(name, partial(run_task, asked), tasks):

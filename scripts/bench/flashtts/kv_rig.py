@@ -115,13 +115,19 @@ class Rig:
             await engine.restore()
 
     async def search(
-        self, spec: Request, way: Optimizations, manager: KvManager | None = None
+        self,
+        spec: Request,
+        way: Optimizations,
+        manager: KvManager | None = None,
+        *,
+        client: str = "",
     ) -> TimedSearch:
-        """Run one search, a program of its own, on engines that have forgotten everything."""
+        """Run one search, a program of its own, on engines whose caches are empty. client: who
+        asks. The engine knows the texts of the client's earlier searches."""
         await forget_kv(self.pair)
         self._searches += 1
         engines = self.build_engines(way, manager)
-        engines = replace(engines, program=f"search-{self._searches}")
+        engines = replace(engines, program=f"search-{self._searches}", client=client)
         clock, done_s, moved_bytes, share = time.monotonic, dict[NodeId, float](), 0, None
 
         def note(event: Event) -> None:

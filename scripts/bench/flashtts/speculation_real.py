@@ -10,7 +10,8 @@ already: then several of its tokens can be drawn in a step (drafts of tokens, ou
 Beam searches (4 children) over held-out problems with the bundled pair, in four ways: off, steps,
 tokens, both. Each problem and seed in every way, one after the other (A B A B …), in an order that
 moves on by one from problem to problem and turns; before each search both prefix caches and the
-verifier's memory of scores are emptied. The median of repeats counts. KV ample, and tight
+verifier's memory of scores are emptied. Tokens are drafted from the client's earlier texts too:
+each way and repeat has a client of its own. The median of repeats counts. KV ample, and tight
 (`--tight` tokens for the generator; none: left out).
 
 Reported per way, as ratios to off: latency (sum of the medians of seconds), generating and
@@ -100,7 +101,9 @@ async def measure_ways(
         spec = Request(problem=problem, pair="bundled", n=n, seed=index)
         order = rotate(names, index)
         for name in (order if index % 2 else order[::-1]) * repeats:
-            runs[name][index].append(await here.search(spec, WAYS[name]))
+            turn = len(runs[name][index])
+            client = f"{name}, n={n}, {turn}"  # it has asked the problems before, each once
+            runs[name][index].append(await here.search(spec, WAYS[name], client=client))
     return runs
 
 

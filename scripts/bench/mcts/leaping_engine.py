@@ -155,6 +155,7 @@ class LeapingGenerator(LeapingEngine):
     """Implements engine.base.Generator."""
 
     speculator = None
+    most_drafted = 0
 
     def __init__(self, config: SimConfig, contents: Contents, device: SharedDevice) -> None:
         super().__init__(config, device)

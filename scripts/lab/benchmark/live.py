@@ -284,12 +284,15 @@ def run_plan(
         settings: dict[str, object] = {"features": write_features(rung.optimizations)}
         if (kv_bytes := plan.kv[kv]) is not None:
             settings["kv_bytes"] = kv_bytes // 2
-        with _daemon(config, settings, command) as client:
+        with _daemon(config, settings, command) as connect:
             warm_up = _body(plan, rung, plan.problems[0], 1)  # an engine's first run is slow
-            list(client.solve(warm_up))
-            for key in keys:
-                body = _body(plan, rung, problems[key.problem], key.n)
-                done(time_run(client, body, key))
+            with connect("warm-up") as client:
+                list(client.solve(warm_up))
+            for n, of_width in groupby(keys, key=lambda key: key.n):
+                with connect(f"n={n}") as client:  # tokens are drafted from a client's texts
+                    for key in of_width:
+                        body = _body(plan, rung, problems[key.problem], n)
+                        done(time_run(client, body, key))
 
 
 def write_features(switches: Optimizations) -> str:
@@ -311,8 +314,9 @@ def _body(plan: BenchPlan, rung: Rung, problem: FileProblem, n: int) -> dict[str
 @contextmanager
 def _daemon(
     config: Config, settings: Mapping[str, object], command: Sequence[str]
-) -> Iterator[Client]:
-    """Run a daemon with its own state and the user's models, profile and calibrations."""
+) -> Iterator[Callable[[str], Client]]:
+    """Run a daemon with its own state and the user's models, profile and calibrations. Yields what
+    connects a client by its name."""
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as folder:
         own = dataclasses.replace(config, state_dir=Path(folder), port=0)
         for kept in ("profiles", "calibrations"):
@@ -322,7 +326,6 @@ def _daemon(
         try:
             process = daemon_control.start(own, given, command)
             record = daemon_control.wait_ready(own, process)
-            with Client(record.url, api_key=own.api_key) as client:
-                yield client
+            yield lambda name: Client(record.url, api_key=own.api_key, name=name)
         finally:
             daemon_control.stop(own)

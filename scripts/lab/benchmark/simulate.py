@@ -68,8 +68,12 @@ class Bench:
         seed = row if seed is None else seed
         return replace(self.search, problem=self.trace.problem(row), seed=seed)
 
-    def run(self, rung: Rung, row: int, seed: int | None = None) -> VirtualRun:
-        return simulate_run(rung, self.setup, self.trace, self.spec(row, seed))
+    def run(
+        self, rung: Rung, row: int, seed: int | None = None, *, earlier: Sequence[int] = ()
+    ) -> VirtualRun:
+        """earlier: the rows that the client has asked before, see `simulate_run`."""
+        asked = [self.spec(row) for row in earlier]
+        return simulate_run(rung, self.setup, self.trace, self.spec(row, seed), earlier=asked)
 
 
 def build_bench(question: Question, config: Config) -> Bench:

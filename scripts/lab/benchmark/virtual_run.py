@@ -1,7 +1,7 @@
 """One search on the simulated pair in virtual time, with the optimizations of one rung."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -183,11 +183,14 @@ def simulate_run(
     *,
     on_step: OnStep | None = None,
     order: Ordering | None = None,
+    earlier: Sequence[Request] = (),
 ) -> VirtualRun:
     """Run one problem.
 
     on_step: receives (engine, batch, seconds) at the end of each engine step.
-    order: orders levels instead of the rung. Raises ConfigError where the KV holds no path.
+    order: orders levels instead of the rung.
+    earlier: what the client has asked the same engines before. It counts in no
+    figure but in peaks and preemptions. Raises ConfigError where the KV holds no path.
     """
 
     async def run() -> VirtualRun:
@@ -209,20 +212,28 @@ def simulate_run(
                 case Offloaded(seconds=seconds) | Restored(seconds=seconds):
                     offload_s += seconds
 
-        prompt = pair.generator.codec.encode_chat(spec.problem.messages)
-        driver, tree = await drive(
-            replace(engines, order=order, program="search"), spec, prompt, note
-        )
+        engines = replace(engines, order=order, client="client")
+
+        async def search(number: int, spec: Request) -> tuple[Driver, Tree]:
+            prompt = pair.generator.codec.encode_chat(spec.problem.messages)
+            return await drive(replace(engines, program=f"search {number}"), spec, prompt, note)
+
+        for number, asked in enumerate(earlier):
+            await search(number, asked)
+        done_s.clear()
+        offload_s, began_s = 0.0, now()
+        counted = dict(pair.generator.counters)
+        driver, tree = await search(len(earlier), spec)
         if manager is not None:
             await manager.stop()
         views = [await engine.view() for engine in (pair.generator, *verifiers)]
         lengths = [tree[node].path_tokens for node in done_s]
         return VirtualRun(
             tree=tree,
-            seconds=now(),
+            seconds=now() - began_s,
             generate_s=driver.generating.seconds,
             verify_s=driver.scoring.waiting.seconds,
-            goodput=compute_goodput(lengths, done_s.values()),
+            goodput=compute_goodput(lengths, [done - began_s for done in done_s.values()]),
             paths=len(lengths),
             generator_peak_bytes=pair.generator.peak_bytes,
             verifier_peak_bytes=max(verifier.peak_bytes for verifier in verifiers),
@@ -231,7 +242,9 @@ def simulate_run(
             verifier_cached_tokens=driver.scoring.cached_tokens,
             offload_s=offload_s,
             speculation=driver.speculation,
-            token_drafts=dict(pair.generator.counters),
+            token_drafts={
+                name: count - counted[name] for name, count in pair.generator.counters.items()
+            },
             split_moves=0 if manager is None else manager.mover.divisions,
             offloads=0 if manager is None else manager.mover.offloads,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -280,6 +281,8 @@ class SimSpeculator:
 
 class SimulatedGenerator(SimEngine):
     """Implements engine.base.Generator: tokens of a SimModel at the cost of a real model."""
+
+    most_drafted = sys.maxsize
 
     def __init__(
         self,

@@ -51,18 +51,18 @@ class SimSequence:
     blocks: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     """Chain hashes of the first whole blocks, computed on demand."""
-    index: TextIndex | None = None
-    """What its tokens are drafted from. None if they are not."""
+    indices: Sequence[TextIndex] = ()
+    """What its tokens are drafted from. Empty if they are not."""
     counted: int = 0
-    """`tokens[:counted]` are in the index."""
+    """`tokens[:counted]` are in the indices."""
     draft: list[DraftToken] = field(default_factory=list)
     """Tokens that may come next. The next step computes their rows as well."""
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
-        if self.index is not None:
-            self.index.add(self.tokens, self.counted)
-            self.counted = len(self.tokens)
+        for index in self.indices:
+            index.add(self.tokens, self.counted)
+        self.counted = len(self.tokens)
 
     @property
     def is_decoding(self) -> bool:
@@ -123,7 +123,7 @@ class SimScheduler:
         """Give the KV of `source` to `target`, whose tokens begin alike. `source` is done."""
         target.blocks, source.blocks = source.blocks, []
         target.computed, target.keys = source.computed, source.keys
-        target.index, target.counted = source.index, source.counted
+        target.indices, target.counted = source.indices, source.counted
         self.remove(source)
 
     def remove(self, sequence: SimSequence) -> None:

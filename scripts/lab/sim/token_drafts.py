@@ -5,9 +5,11 @@ Only where the model writes real texts: made-up words repeat by chance alone. Th
 takes no simulated time.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.vllm.inside import keys
 from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
@@ -25,19 +27,23 @@ class TokenDrafts:
     def __init__(self, scheduler: SimScheduler, jobs: Mapping[int, Job], costs: StepCosts) -> None:
         """jobs: the engine's, by sequence. costs: of its steps."""
         self._scheduler, self._jobs, self._costs = scheduler, jobs, costs
-        self._programs: dict[str, TextIndex] = {}
+        self._texts = defaultdict[tuple[str, str], TextIndex](TextIndex)
+        """By owner, see `inside.token_drafts.list_owners`."""
         self._rates = AcceptanceRates()
         self.counters = {"drafted_tokens": 0, "accepted_tokens": 0, "drafted_steps": 0}
         """As in `engine/vllm/inside/token_drafts.py`."""
 
     def add_request(self, request: ExtendRequest, sequence: SimSequence) -> None:
         """Let the tokens of a request be drafted. sequence: with the tokens of an adopted draft."""
-        program = request.program or f"request-{sequence.id}"
-        if program not in self._programs:
-            self._programs[program] = TextIndex()
-            self._programs[program].add(request.token_ids)  # later paths were counted when drawn
-        if sequence.index is None:
-            sequence.index, sequence.counted = self._programs[program], len(request.token_ids)
+        program = keys.PROGRAM, request.program or f"request-{sequence.id}"
+        owners = [program, (keys.CLIENT, request.client)] if request.client else [program]
+        is_first = program not in self._texts
+        indices = [self._texts[owner] for owner in owners]
+        if is_first:  # later paths were counted when drawn
+            for index in indices:
+                index.add(request.token_ids)
+        if not sequence.indices:
+            sequence.indices, sequence.counted = indices, len(request.token_ids)
 
     def propose(self) -> None:
         """Draft tokens before a step is planned."""
@@ -46,7 +52,7 @@ class TokenDrafts:
             job.sequence.draft = []
         if self._scheduler.waiting or self._scheduler.spare_blocks < 2 * len(running):
             return
-        known = [s for s in running if s.index is not None and s.is_decoding]
+        known = [s for s in running if s.indices and s.is_decoding]
         least_chance = self._costs.find_least_chance(len(running))
         if not known or least_chance >= 1:
             return
@@ -60,9 +66,8 @@ class TokenDrafts:
     def _draft(self, sequence: SimSequence, least_chance: float) -> list[DraftToken]:
         job = self._jobs[sequence.id]
         assert isinstance(job, WritingJob), "it has an index"
-        assert sequence.index is not None, "it may be drafted"
         return draft(
-            sequence.index,
+            sequence.indices,
             sequence.tokens,
             most=min(MOST_TOKENS, job.room - 1),  # a token is drawn after the draft
             least_chance=least_chance,

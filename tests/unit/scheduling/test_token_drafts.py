@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.scheduling.speculation.token_drafts import (
-    KINDS,
+    KINDS_OF_INDEX,
     MOST_FOLLOWERS,
     AcceptanceRates,
     DraftToken,
@@ -70,9 +70,12 @@ def test_the_follower_seen_most_often_is_chosen(counts: dict[int, int]) -> None:
     assert lead == pytest.approx(math.log(counts[first] / second))
 
 
-def draft_from(index: TextIndex, text: Sequence[int], **fields: Any) -> list[DraftToken]:
+def draft_from(
+    index: TextIndex | list[TextIndex], text: Sequence[int], **fields: Any
+) -> list[DraftToken]:
     asked = {"most": 8, "least_chance": 0.0, "rates": AcceptanceRates()}
-    return draft(index, text, **{"ends": lambda previous, token: False, **asked, **fields})
+    indices = index if isinstance(index, list) else [index]
+    return draft(indices, text, **{"ends": lambda previous, token: False, **asked, **fields})
 
 
 @pytest.mark.parametrize(
@@ -92,10 +95,30 @@ def test_where_a_draft_ends(fields: dict[str, Any], count: int) -> None:
     assert draft_from(make_index(LINE), [77]) == []
 
 
+def test_of_two_indices_the_one_that_was_right_more_often_is_followed() -> None:
+    own, earlier = make_index([1, 2, 3]), make_index([1, 2, 4], [3, 5])
+    rates = AcceptanceRates()
+
+    def list_tokens() -> list[int]:
+        return [guess.token for guess in draft_from([own, earlier], [1, 2], rates=rates)]
+
+    assert list_tokens() == [3, 5], "of equal ones the first, and what it does not know the second"
+    (wrong, later), (right,) = (
+        [guess.kind for guess in draft_from(indices, [1, 2])]
+        for indices in ([own, earlier], [TextIndex(), earlier])
+    )
+    assert len({wrong, later, right}) == 3
+    rates.note([wrong], 0)
+    assert list_tokens() == [4]
+    rates.note([right], 0)
+    rates.note([right], 0)
+    assert list_tokens() == [3, 5]
+
+
 def test_every_kind_of_a_draft_has_a_rate_of_its_own() -> None:
     cases = [*((count, None) for count in (1, 2, 3)), *((2, lead) for lead in (0.1, 1.0, 2.0))]
     kinds = [find_kind(order, count, lead) for order in (1, 2, 3) for count, lead in cases]
-    assert sorted(kinds) == list(range(KINDS))
+    assert sorted(kinds) == list(range(KINDS_OF_INDEX))
 
 
 @pytest.mark.parametrize(("right", "rate"), [(0, 2 / 5), (1, 3 / 6), (3, 5 / 7)])

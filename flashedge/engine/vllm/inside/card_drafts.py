@@ -6,7 +6,7 @@ only says how many tokens are drafted. The runner drafts them, from a table on i
 vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no token.
 
 `CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
-program of each (`Source`). What acts in the runner is `table_speculator`.
+owners of its text (`Source`). What acts in the runner is `table_speculator`.
 
 All sequences of a step have equally many rows, for which there is a CUDA graph. The most that
 there can be follows from the number of sequences (`scheduling.speculation.token_drafts`). Fewer
@@ -15,6 +15,7 @@ took so far. Ours. Checked with vLLM 0.32.0.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -23,11 +24,14 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
+from flashedge.engine.vllm.inside.draft_table.naive import NO_OWNER
+from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.token_drafts import (
     LAST_PROMPTS,
-    MOST_PROGRAMS,
+    MOST_OWNERS,
+    Owner,
     find_new,
+    list_owners,
     may_draft,
 )
 from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
@@ -42,11 +46,12 @@ learns of in this step, by its id."""
 class Source:
     """What the tokens of a request are drafted from."""
 
-    program: int
-    """A hash of the program's key."""
+    owners: tuple[int, int]
+    """Hashes of its program and of its client (NO_OWNER if that is not known)."""
     spans: tuple[tuple[int, int], ...]
-    """The start and end of the tokens of the request's text that are counted now. Those of its
-    program's earlier prompts and those that the runner drafted have been."""
+    """The start and end of the tokens of the request's text that are counted now. Those of earlier
+    prompts of its client (or program, if that is not known) and those that the runner drafted have
+    been."""
 
 
 class CardDrafts:
@@ -57,8 +62,8 @@ class CardDrafts:
         self._costs: StepCosts = scheduler.step_times.costs
         self._narrow = 0
         """Steps in a row with fewer drafted tokens than there can be."""
-        self._prompts = OrderedDict[str, deque[list[int]]]()
-        """The last prompts of each program."""
+        self._prompts = OrderedDict[Owner, deque[list[int]]]()
+        """The last prompts of each client, or program without one."""
         self._sources: dict[str, Source] = {}
         self._unsent: set[str] = set()
         self.counters = {
@@ -72,17 +77,17 @@ class CardDrafts:
         args = read_args(requested.sampling_params)
         if not (self._is_on and may_draft(requested.sampling_params)):
             return
-        key = args.get(PROGRAM) or requested.request_id
-        prompts = self._prompts.setdefault(key, deque(maxlen=LAST_PROMPTS))
-        self._prompts.move_to_end(key)
-        if len(self._prompts) > MOST_PROGRAMS:
+        owners = list_owners(args, requested.request_id)
+        prompts = self._prompts.setdefault(owners[-1], deque(maxlen=LAST_PROMPTS))
+        self._prompts.move_to_end(owners[-1])
+        if len(self._prompts) > MOST_OWNERS:
             self._prompts.popitem(last=False)
         new = find_new(prompts, args, list(requested.prompt_token_ids or ()))
         known = self._sources.get(request.request_id)
         drawn = (request.num_prompt_tokens, request.num_tokens)
         spans = ((new.start, new.stop), *(known.spans if known else (drawn,)))
         self._sources[request.request_id] = Source(
-            program=hash_program(key),
+            owners=hash_owners(owners),
             spans=tuple((start, end) for start, end in spans if start < end),
         )
         self._unsent.add(request.request_id)
@@ -162,6 +167,8 @@ class CardDrafts:
             self._unsent &= self._sources.keys()
 
 
-def hash_program(key: str) -> int:
-    """Hash a program's key to 63 bits, never NO_PROGRAM."""
-    return int.from_bytes(blake2b(key.encode(), digest_size=8).digest()) >> 1 or 1
+def hash_owners(owners: Sequence[Owner]) -> tuple[int, int]:
+    """Hash a text's program, and its client if that is known, to 63 bits each."""
+    digests = [blake2b("\n".join(owner).encode(), digest_size=8).digest() for owner in owners]
+    program, client, *_ = (*(int.from_bytes(digest) >> 1 or 1 for digest in digests), NO_OWNER)
+    return program, client

@@ -480,7 +480,7 @@ def make_draft_request(draft: Draft, name: str, like: Request) -> Request:
     the parameters of `like`, another one of the run. `StepJob.serve_draft` sets its end and
     priority."""
     params, args = copy.copy(like.sampling_params), read_args(like.sampling_params)
-    kept = (keys.PROGRAM, keys.PATH_FROM, keys.TOKEN_DRAFTS)
+    kept = (keys.PROGRAM, keys.CLIENT, keys.PATH_FROM, keys.TOKEN_DRAFTS)
     params.extra_args = {
         keys.ARGS_KEY: {
             **{key: args.get(key) for key in kept},

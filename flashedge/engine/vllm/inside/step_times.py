@@ -10,15 +10,10 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
-from flashedge.scheduling.speculation.step_costs import StepCosts, count_step
+from flashedge.scheduling.speculation.step_costs import MOST_ON_CPU, StepCosts, count_step
 
 _BEGAN = "_flashedge_began_s"
 """The attribute of a `SchedulerOutput` that holds the time when its step began."""
-
-MOST_ON_CPU = 32
-"""Sequences of a step on a CPU up to which anything is drafted. There the daemon shares the cores,
-and what drafts cost it shows in no step. On two cores, with the bundled pair, drafts made the
-generator take 19 % longer for 256 paths without this limit, and 5 % with it."""
 
 
 def limit_sequences(scheduler: Any) -> int:

@@ -2,7 +2,7 @@
 
 After each step it counts what has been drawn, and drafts what may come next. Both happen on the
 device: the host waits for nothing, and knows neither the tokens nor the drafts. `card_drafts` tells
-it the programs of requests. Checked with vLLM 0.32.0.
+it the owners of the requests' texts. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 
 from flashedge.engine.vllm.inside.card_drafts import SOURCES, Source
 from flashedge.engine.vllm.inside.draft_table import naive
-from flashedge.engine.vllm.inside.draft_table.naive import NO_PROGRAM, Slots
+from flashedge.engine.vllm.inside.draft_table.naive import NO_OWNER, OWNERS, Slots
 from flashedge.engine.vllm.inside.sampling.naive import copy_to
 from flashedge.scheduling.speculation.token_drafts import list_widths
 
@@ -39,7 +39,7 @@ class TableSpeculator(BaseSpeculator):
         self.num_speculative_steps = config.num_speculative_tokens
         self._device, self._states = device, states
         self._table = naive.make_table(device)
-        self._programs = np.full(states.max_num_reqs, NO_PROGRAM, np.int64)
+        self._owners = np.full((states.max_num_reqs, OWNERS), NO_OWNER, np.int64)
         self._kernels: Any = naive
         if device.type == "cuda":
             from flashedge.engine.vllm.inside.draft_table import fused
@@ -58,7 +58,7 @@ class TableSpeculator(BaseSpeculator):
         return Slots(
             texts=self._states.all_token_ids.gpu,
             lengths=self._states.total_len.gpu,
-            programs=copy_to(self._programs.copy(), torch.int64, self._device),
+            owners=copy_to(self._owners.copy(), torch.int64, self._device),
         )
 
     def learn(self, new: Collection[str], sources: Mapping[str, Source]) -> None:
@@ -70,7 +70,7 @@ class TableSpeculator(BaseSpeculator):
         spans = []
         for name in {*new, *sources}:
             slot, source = places[name], sources.get(name)
-            self._programs[slot] = NO_PROGRAM if source is None else source.program
+            self._owners[slot] = NO_OWNER if source is None else source.owners
             if source is not None:
                 for start, end in source.spans:
                     spans += [(slot, at, min(at + SPAN, end)) for at in range(start, end, SPAN)]
@@ -113,7 +113,7 @@ class TableSpeculator(BaseSpeculator):
         return torch.zeros(rows, tokens, dtype=torch.int64, device=self._device)
 
     def _warm_up(self) -> None:
-        """Compile the kernels before a request waits for them. No slot has a program yet."""
+        """Compile the kernels before a request waits for them. No slot has an owner yet."""
         if self._is_warm:
             return
         self._is_warm = True

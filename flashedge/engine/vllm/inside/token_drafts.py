@@ -35,25 +35,37 @@ from flashedge.search.step_rules import BoundaryRule
 
 MOST_CONTEXTS = 400_000
 """Contexts of all indices together, some 80 MB. No further text is counted until a request comes.
-Then those of the oldest programs go, until half of them are left."""
-MOST_PROGRAMS = 256
-"""Programs whose text and last prompts are kept, the newest ones."""
+Then those of the oldest owners go, until half of them are left."""
+MOST_OWNERS = 256
+"""Programs and clients whose text and last prompts are kept, the newest ones."""
 LAST_PROMPTS = 4
-"""Prompts of a program that the next one is compared with. Several of its conversations and
-searches may be open at once."""
+"""Prompts of an owner that the next one is compared with. Several of its conversations and searches
+may be open at once."""
 
 
 @dataclass(slots=True, eq=False)
-class ProgramText:
-    """The text of a program's requests: of a search's whole tree, or of a conversation."""
+class KnownText:
+    """The text of a program's requests, a search's whole tree or a conversation, or that of all
+    requests of a client."""
 
     index: TextIndex = field(default_factory=TextIndex)
     prompts: deque[list[int]] = field(default_factory=lambda: deque(maxlen=LAST_PROMPTS))
     """The last prompts that were counted."""
 
 
+Owner = tuple[str, str]
+"""PROGRAM or CLIENT, and its name."""
+
+
+def list_owners(args: Mapping[str, Any], request_id: str) -> list[Owner]:
+    """List from whose texts a request's tokens are drafted. args: our part of its parameters."""
+    program = (keys.PROGRAM, args.get(keys.PROGRAM) or request_id)
+    client = args.get(keys.CLIENT)
+    return [program, (keys.CLIENT, client)] if client else [program]
+
+
 def find_new(prompts: deque[list[int]], args: Mapping[str, Any], prompt: list[int]) -> range:
-    """Find the part of a prompt that differs from a program's last ones, and remember the prompt.
+    """Find the part of a prompt that differs from an owner's last ones, and remember the prompt.
     args: our part of the request's parameters."""
     if prompts:  # the path after a search's prompt was counted when it was drawn
         prompt = prompt[: args.get(keys.PATH_FROM)]
@@ -76,9 +88,9 @@ class Drafted:
     """A request whose tokens may be drafted."""
 
     request: Request
-    index: TextIndex
+    indices: Sequence[TextIndex]
     counted: int
-    """How many of the request's tokens are in the index."""
+    """How many of the request's tokens are in the indices."""
     stop_ids: frozenset[int]
     rule: BoundaryRule | None = None
     """Ends the request's step."""
@@ -105,7 +117,7 @@ class TokenDrafts:
             or scheduler.has_mamba_layers  # their state can't go back to before a wrong token
             or scheduler.num_spec_tokens  # the model runner drafts (`card_drafts`)
         )
-        self._programs = OrderedDict[str, ProgramText]()
+        self._texts = OrderedDict[Owner, KnownText]()
         self._contexts = 0
         """How many the indices have together."""
         self._requests: dict[str, Drafted] = {}
@@ -121,35 +133,37 @@ class TokenDrafts:
         if not self._is_possible or params is None or not may_draft(params):
             return
         args = read_args(params)
-        text = self._find_text(args.get(keys.PROGRAM) or requested.request_id)
+        texts = [self._find_text(owner) for owner in list_owners(args, requested.request_id)]
         prompt = list(requested.prompt_token_ids or ())
-        new = find_new(text.prompts, args, prompt)
-        self._count(text.index, prompt[: new.stop], new.start)
+        for text in texts:
+            new = find_new(text.prompts, args, prompt)
+            self._count(text.index, prompt[: new.stop], new.start)
         if request.request_id in self._requests:
             return
-        self._count(text.index, request._all_token_ids, request.num_prompt_tokens)
+        for text in texts:
+            self._count(text.index, request._all_token_ids, request.num_prompt_tokens)
         self._requests[request.request_id] = Drafted(
             request=request,
-            index=text.index,
+            indices=[text.index for text in texts],
             counted=request.num_tokens,
             stop_ids=frozenset({*(params.stop_token_ids or ()), params.eos_token_id}),
         )
 
-    def _find_text(self, program: str) -> ProgramText:
-        """Find the text of a program. Drop those of the oldest ones if there are too many."""
-        self._programs.setdefault(program, ProgramText())
-        self._programs.move_to_end(program)
-        if len(self._programs) > MOST_PROGRAMS:
+    def _find_text(self, owner: Owner) -> KnownText:
+        """Find the text of an owner. Drop those of the oldest ones if there are too many."""
+        self._texts.setdefault(owner, KnownText())
+        self._texts.move_to_end(owner)
+        if len(self._texts) > MOST_OWNERS:
             self._drop_oldest()
         if self._contexts >= MOST_CONTEXTS:
             # Those of dropped programs that are still open were counted, too.
-            self._contexts = sum(len(text.index) for text in self._programs.values())
+            self._contexts = sum(len(text.index) for text in self._texts.values())
             while self._contexts > MOST_CONTEXTS // 2:
                 self._drop_oldest()
-        return self._programs.setdefault(program, ProgramText())
+        return self._texts.setdefault(owner, KnownText())
 
     def _drop_oldest(self) -> None:
-        _, dropped = self._programs.popitem(last=False)
+        _, dropped = self._texts.popitem(last=False)
         self._contexts -= len(dropped.index)
 
     def _count(self, index: TextIndex, text: Sequence[int], start: int) -> None:
@@ -205,7 +219,7 @@ class TokenDrafts:
             self._scheduler.max_model_len - request.num_tokens,
         )
         return draft(
-            known.index,
+            known.indices,
             request._all_token_ids,
             most=min(MOST_TOKENS, room - 1),  # a token is drawn after the draft
             least_chance=least_chance,
@@ -232,7 +246,8 @@ class TokenDrafts:
                 right += 1
             self._rates.note([guess.kind for guess in known.draft[: len(guesses)]], right)
             self.counters["accepted_tokens"] += right
-        self._count(known.index, tokens, known.counted)
+        for index in known.indices:
+            self._count(index, tokens, known.counted)
         known.counted = len(tokens)
 
 

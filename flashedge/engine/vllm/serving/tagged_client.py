@@ -33,7 +33,14 @@ from flashedge.engine.http_requests import (
     end_with_request,
     get_request,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, THINKS, TOKEN_DRAFTS
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    CLIENT,
+    DETERMINISTIC,
+    PROGRAM,
+    THINKS,
+    TOKEN_DRAFTS,
+)
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
@@ -197,6 +204,7 @@ def tag_params(
         check_verifiable(params)
     ours: dict[str, Any] = {
         PROGRAM: tags.program,
+        CLIENT: tags.client,
         DETERMINISTIC: tags.deterministic,
         THINKS: thinks,
         TOKEN_DRAFTS: drafts,

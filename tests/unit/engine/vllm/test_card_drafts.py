@@ -11,10 +11,11 @@ import torch
 from vllm import SamplingParams
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from flashedge.engine.vllm.inside.card_drafts import SOURCES, CardDrafts, Source, hash_program
-from flashedge.engine.vllm.inside.draft_table.naive import NO_PROGRAM
+from flashedge.engine.vllm.inside.card_drafts import SOURCES, CardDrafts, Source, hash_owners
+from flashedge.engine.vllm.inside.draft_table.naive import NO_OWNER
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
+    CLIENT,
     ENTROPY_RULE,
     PATH_FROM,
     PROGRAM,
@@ -25,7 +26,7 @@ from flashedge.engine.vllm.inside.table_speculator import SPAN, TableSpeculator
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 from tests.support.sampling_rows import CPU
 
-KEY = hash_program("search")
+KEY = hash_owners([(PROGRAM, "search")])
 
 
 def make_request(name: str, prompt: list[int], drawn: int = 0, **changes: Any) -> Any:
@@ -92,6 +93,19 @@ def test_a_conversation_counts_what_is_new_in_its_prompt() -> None:
     told = schedule(drafts, "a", "b", "c", new=("a", "b", "c")).__dict__[SOURCES]
     spans = {name: source.spans for name, source in told.items()}
     assert spans == {"a": ((0, 3),), "b": ((2, 4),), "c": ()}
+
+
+def test_a_text_belongs_to_its_client_too() -> None:
+    """What the client has asked in another program is counted for the client alone."""
+    drafts = CardDrafts(make_scheduler())
+    for name, client in (("a", "me"), ("b", "me"), ("c", "other")):
+        request = make_request(name, [1, 2, 3], **{PROGRAM: name, CLIENT: client})
+        drafts.add_request(request, request)
+    told = schedule(drafts, "a", "b", "c", new=("a", "b", "c")).__dict__[SOURCES]
+    (a, mine), (b, again), (c, other) = [told[name].owners for name in "abc"]
+    assert len({a, b, c, mine, other, NO_OWNER}) == 6
+    assert mine == again
+    assert [told[name].spans for name in "abc"] == [((0, 3),), (), ((0, 3),)]
 
 
 def test_nothing_is_drafted_beside_a_request_for_the_log_probabilities_of_given_tokens() -> None:
@@ -236,7 +250,7 @@ def test_drafts_follow_prompts_and_what_was_drawn() -> None:
     speculator.learn(["r0", "r1", "r2"], sources)
     drafted = propose(speculator, [1, 2], [2, 1])
     assert drafted[0] == prompt[SPAN : SPAN + 4]
-    assert drafted[1] == [5] * 4, "it has no program"
+    assert drafted[1] == [5] * 4, "it has no owner"
     assert propose(speculator, [3], [1])[0][:2] == [6, prompt[SPAN - 1]], "a sibling drew them"
     assert propose(speculator, [1], [0], num_speculative_tokens=2)[0][:2] == prompt[SPAN : SPAN + 2]
     speculator.learn(["r1"], {})
@@ -248,4 +262,4 @@ def test_a_dummy_run_counts_nothing() -> None:
     speculator.learn(["r0"], {"r0": Source(KEY, ())})
     assert propose(speculator, [0], [4], dummy_run=True) == [[0] * 4]
     assert propose(speculator, [0], [0]) == [[2] * 4]
-    assert int(speculator._programs[0]) == KEY != NO_PROGRAM
+    assert tuple(speculator._owners[0]) == KEY != (NO_OWNER, NO_OWNER)

@@ -20,18 +20,18 @@ PLACES = 1 << 16
 DRAFTED = 6
 
 
-def make_slots(texts: list[list[int]], programs: list[int]) -> Slots:
+def make_slots(texts: list[list[int]], owners: list[list[int]]) -> Slots:
     most = max(map(len, texts))
     return Slots(
         texts=torch.tensor([[*text, *[0] * (most - len(text))] for text in texts]).int(),
         lengths=torch.tensor([len(text) for text in texts], dtype=torch.int32),
-        programs=torch.tensor(programs),
+        owners=torch.tensor(owners),
     )
 
 
-def draft_by_index(index: TextIndex, text: list[int]) -> list[int]:
+def draft_by_index(indices: list[TextIndex], text: list[int]) -> list[int]:
     found = draft_from_index(
-        index,
+        indices,
         text,
         most=DRAFTED,
         least_chance=0.0,
@@ -45,10 +45,12 @@ def draft_by_index(index: TextIndex, text: list[int]) -> list[int]:
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([2, 5, 30, 100_000]))
 def test_the_twin_drafts_what_the_index_drafts(seed: int, vocabulary: int) -> None:
-    """Texts of two programs grow by a few tokens at a time. No two contexts share a place."""
+    """Texts of two owners grow by a few tokens at a time. No two contexts share a place. Which of
+    two indices is followed the scheduler learns, so here each text has one owner."""
     random = Random(seed)
     texts = [[random.randrange(vocabulary)] for _ in range(4)]
-    programs, indices = [1, 2, 1, 2], {1: TextIndex(), 2: TextIndex()}
+    owners, indices = [[1, 0], [0, 2], [1, 0], [0, 2]], {1: TextIndex(), 2: TextIndex()}
+    programs = [max(pair) for pair in owners]
     table = naive.make_table(CPU, PLACES)
     tags = set()
     for _ in range(8):
@@ -61,25 +63,34 @@ def test_the_twin_drafts_what_the_index_drafts(seed: int, vocabulary: int) -> No
             for at in range(start, len(text)):
                 for order in range(1, min(at, naive.LONGEST) + 1):
                     tags.add(naive.find_tag(programs[slot], text[at - order : at]))
-        slots = make_slots(texts, programs)
+        slots = make_slots(texts, owners)
         naive.count(table, slots, torch.tensor(spans, dtype=torch.int32), 5)
         drafted = naive.draft(table, slots, torch.arange(len(texts)), DRAFTED).tolist()
         assume(len({tag % PLACES for tag in tags}) == len(tags))
         for slot, text in enumerate(texts):
-            assert drafted[slot] == draft_by_index(indices[programs[slot]], text)
+            assert drafted[slot] == draft_by_index([indices[programs[slot]]], text)
 
 
-def test_programs_that_share_all_places_find_none_of_each_others_contexts() -> None:
-    slots = make_slots([[3, 4, 3, 4], [3, 4, 3]], [1, 2])
+def test_owners_that_share_all_places_find_none_of_each_others_contexts() -> None:
+    slots = make_slots([[3, 4, 3, 4], [3, 4, 3]], [[1, 0], [2, 0]])
     table = naive.make_table(CPU, 1)
     naive.count(table, slots, torch.tensor([[0, 0, 4]], dtype=torch.int32), 4)
     assert naive.draft(table, slots, torch.tensor([1, 0]), 2).tolist() == [[3, 3], [4, 4]]
-    slots.programs[1] = 1
+    slots.owners[1] = torch.tensor([3, 1])
     assert naive.draft(table, slots, torch.tensor([1]), 1).tolist() == [[4]]
 
 
-def test_a_slot_without_a_program_counts_nothing() -> None:
-    slots = make_slots([[3, 4, 3, 4]], [naive.NO_PROGRAM])
+def test_the_longer_context_is_followed_and_of_equal_ones_the_programs() -> None:
+    texts = [[1, 2, 3], [9, 2, 4], [1, 2], [9, 2], [7, 2]]
+    slots = make_slots(texts, [[1, 0], [0, 2], [1, 2], [1, 2], [1, 2]])
+    table = naive.make_table(CPU, PLACES)
+    spans = torch.tensor([[0, 0, 3], [1, 0, 3]], dtype=torch.int32)
+    naive.count(table, slots, spans, 3)
+    assert naive.draft(table, slots, torch.tensor([2, 3, 4]), 1).tolist() == [[3], [4], [3]]
+
+
+def test_a_slot_without_an_owner_counts_nothing() -> None:
+    slots = make_slots([[3, 4, 3, 4]], [[naive.NO_OWNER] * 2])
     table = naive.make_table(CPU, PLACES)
     naive.count(table, slots, torch.tensor([[0, 0, 4]], dtype=torch.int32), 4)
     assert not table.tags.any()
@@ -99,7 +110,7 @@ from triton.compiler import ASTSource
 from flashedge.engine.vllm.inside.draft_table import fused
 
 LONG, INT, TABLE = "*i64", "*i32", {"table_tags": "*i64", "table_followers": "*i64", "mask": "i32"}
-TEXTS = {"texts": INT, "stride": "i32", "programs": LONG}
+TEXTS = {"texts": INT, "stride": "i32", "owners": LONG}
 kernels = [
     (fused._hash_contexts, {"tags": LONG, "tokens": INT, "spans": INT, **TEXTS, "longest": "i32"},
      {"SIZE": 16}, 1),

@@ -105,7 +105,7 @@ def test_drafting_never_makes_the_host_wait() -> None:
     spans: list[tuple[int, ...]] = []
 
     def count(table: Any, slots: Any, found: torch.Tensor, longest: int) -> None:
-        assert {found.device, slots.programs.device} == {CARD}
+        assert {found.device, slots.owners.device} == {CARD}
         spans.append((*found.shape, longest))
 
     def draft(table: Any, slots: Any, rows: torch.Tensor, tokens: int) -> torch.Tensor:

@@ -13,6 +13,7 @@ from flashedge.engine.vllm.inside import keys, token_drafts
 from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
 from flashedge.engine.vllm.inside.step_times import StepTimes
 from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
+from flashedge.scheduling.speculation.token_drafts import TextIndex
 from flashedge.search.step_rules import BoundaryRule
 from scripts.lab.forced_drafts import FreeRows
 
@@ -44,6 +45,10 @@ def add(
     request = Request(name, list(prompt), SamplingParams(temperature=0.0, **asked), None)
     drafts.add_request(request, request)
     return request
+
+
+def find_text(drafts: TokenDrafts, name: str, of: str = keys.PROGRAM) -> TextIndex:
+    return drafts._texts[of, name].index
 
 
 def propose(drafts: TokenDrafts, request: Request) -> list[int]:
@@ -126,11 +131,34 @@ def test_searches_and_turns_of_a_program_count_each_text_once() -> None:
             add(drafts, [*prompt, *path], f"{number}-{turn}", **{keys.PATH_FROM: 4})
     add(drafts, [*prompts[0], 20, 21], "next")
     add(drafts, [*prompts[0], 20, 21, 22], "last")
-    index = drafts._programs["p"].index
+    index = find_text(drafts, "p")
     for text in (*prompts, [*prompts[0][2:], 20], [20, 21, 22]):
         assert index.find(text[:-1]) == (len(text) - 1, 1 << 24 | text[-1])
     assert index.find([9]) is None, "paths are counted when they are drawn"
     assert propose(drafts, add(drafts, [5, 6], "other", **{keys.PROGRAM: "other"})) == []
+
+
+def test_a_client_is_drafted_from_its_earlier_texts_and_from_nobody_elses() -> None:
+    drafts = make_drafts()
+    first = add(drafts, [1, 2], "first", **{keys.PROGRAM: "one", keys.CLIENT: "me"})
+    propose(drafts, first)
+    end_step(drafts, first, ROUND)
+    for number, client in enumerate(("me", "other", "")):
+        args = {keys.PROGRAM: f"new {number}", keys.CLIENT: client}
+        assert propose(drafts, add(drafts, [99, 10, 11], f"same {number}", **args)) == (
+            ROUND[2:] if client == "me" else []
+        )
+    prompt = [7] * 6
+    for number in range(3):
+        add(drafts, prompt, f"again {number}", **{keys.PROGRAM: f"{number}", keys.CLIENT: "me"})
+    found = find_text(drafts, "me", keys.CLIENT).find(prompt)
+    assert found == (3, 3 << 24 | 7), "a prompt that comes again is counted once"
+    adopted = add(drafts, [1, 2], "draft", **{keys.TOKEN_DRAFTS: None})
+    adopted.append_output_token_ids([50, 51])
+    asked_for = {keys.PROGRAM: "last", keys.CLIENT: "me"}
+    drafts.add_request(add(make_drafts(), [1, 2], "asked", **asked_for), adopted)
+    for of, name in ((keys.PROGRAM, "last"), (keys.CLIENT, "me")):
+        assert find_text(drafts, name, of).find([50]) == (1, 1 << 24 | 51)
 
 
 def test_the_memory_of_all_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,19 +168,19 @@ def test_the_memory_of_all_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for step in range(20):
         propose(drafts, long)
         end_step(drafts, long, range(100 * step, 100 * step + 9))
-    assert len(drafts._programs["p"].index) < 130
+    assert len(find_text(drafts, "p")) < 130
     add(drafts, range(5), "again")
-    assert len(drafts._programs["p"].index) == 9, "it forgets its own text, too"
+    assert len(find_text(drafts, "p")) == 9, "it forgets its own text, too"
     for number in range(40):
         add(drafts, range(10), str(number), **{keys.PROGRAM: str(number)})
-    sizes = [len(text.index) for text in drafts._programs.values()]
+    sizes = [len(text.index) for text in drafts._texts.values()]
     assert drafts._contexts == sum(sizes) < 130
-    assert list(drafts._programs)[-1] == "39"
-    monkeypatch.setattr(token_drafts, "MOST_PROGRAMS", len(sizes))
+    assert list(drafts._texts)[-1] == (keys.PROGRAM, "39")
+    monkeypatch.setattr(token_drafts, "MOST_OWNERS", len(sizes))
     for number in range(3):  # such prompts have few contexts, but are kept whole
         add(drafts, [7] * 50, f"same {number}", **{keys.PROGRAM: f"same {number}"})
-        assert len(drafts._programs) == len(sizes)
-    assert drafts._contexts == sum(len(text.index) for text in drafts._programs.values())
+        assert len(drafts._texts) == len(sizes)
+    assert drafts._contexts == sum(len(text.index) for text in drafts._texts.values())
 
 
 # ---------------------------------------------------------------- what is counted
@@ -170,7 +198,7 @@ def test_a_step_counts_its_drafted_tokens() -> None:
     assert propose(drafts, request) == []
     request.status = RequestStatus.FINISHED_STOPPED
     end_step(drafts, request, [51])
-    assert drafts._programs["p"].index.find([10, 11, 50]) == (3, 1 << 24 | 51)
+    assert find_text(drafts, "p").find([10, 11, 50]) == (3, 1 << 24 | 51)
     drafts.propose()
     assert drafts._requests == {}
 

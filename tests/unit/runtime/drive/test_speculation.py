@@ -62,6 +62,21 @@ def test_the_same_tree_in_less_time(strategy: str) -> None:
     assert kept >= 0.2 * steps
 
 
+def test_levels_that_are_too_wide_are_not_drafted() -> None:
+    """A search of 16 paths gets narrower as paths end. A level of at most 12 is drafted, and the
+    drafts that a wide level does not adopt are dropped."""
+    spec = spec_for(0, strategy="dynamic_branching", **WIDE)
+    engines = engines_with(lookahead=False)
+    generator = get_generator(engines)
+    generator.most_drafted = 12
+    run = run_virtual(drive_run(engines, spec))
+    assert run.outcome == drive(spec, speculation=False).outcome
+    assert 0 < run.speculation.kept_steps < drive(spec, lookahead=False).speculation.kept_steps
+    drafted = [request.continuation is not None for request in generator.requests]
+    assert drafted == [request.token_drafts for request in generator.requests]
+    assert {True, False} == set(drafted)
+
+
 @pytest.mark.parametrize("rule", ["markers", "tokens"])
 def test_other_step_rules_give_the_same_tree_too(rule: str) -> None:
     """Steps and their drafts end by the run's rule. Steps of one length leave no slot for a

@@ -11,7 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from flashedge.engine.vllm.inside.draft_table.naive import LONGEST, NO_PROGRAM, DraftTable, Slots
+from flashedge.engine.vllm.inside.draft_table.naive import (
+    LONGEST,
+    NO_OWNER,
+    OWNERS,
+    DraftTable,
+    Slots,
+)
 from flashedge.engine.vllm.inside.sampling.fused import _begin_hash, _hash
 from flashedge.scheduling.speculation.token_drafts import BITS, MOST_FOLLOWERS
 
@@ -20,20 +26,21 @@ _ONE = tl.constexpr(1 << BITS)
 _TOKEN = tl.constexpr((1 << BITS) - 1)
 _LONGEST = tl.constexpr(LONGEST)
 _FOLLOWERS = tl.constexpr(MOST_FOLLOWERS)
-_NO_PROGRAM = tl.constexpr(NO_PROGRAM)
+_OWNERS = tl.constexpr(OWNERS)
+_NO_OWNER = tl.constexpr(NO_OWNER)
 ITEMS = 2048
 """Items at once, of which a kernel compares all. With one number for all steps it is compiled
 once."""
 
 
 def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) -> None:
-    """See `naive.count`. longest: at most ITEMS / LONGEST."""
-    for part in spans.split(ITEMS // (longest * LONGEST)):
-        items = len(part) * longest * LONGEST
+    """See `naive.count`. longest: at most ITEMS / (OWNERS * LONGEST)."""
+    for part in spans.split(ITEMS // (OWNERS * longest * LONGEST)):
+        items = len(part) * OWNERS * longest * LONGEST
         tags = torch.empty(items, dtype=torch.int64, device=spans.device)
         tokens = torch.empty(items, dtype=torch.int32, device=spans.device)
-        _hash_contexts[(len(part),)](
-            tags, tokens, part, slots.texts, slots.texts.stride(0), slots.programs, longest,
+        _hash_contexts[(len(part), OWNERS)](
+            tags, tokens, part, slots.texts, slots.texts.stride(0), slots.owners, longest,
             SIZE=triton.next_power_of_2(longest), num_warps=1,
         )  # fmt: skip
         _count_followers[(items,)](
@@ -43,19 +50,19 @@ def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) ->
 
 
 @triton.jit
-def _hash_contexts(tags, tokens, spans, texts, stride, programs, longest, SIZE: tl.constexpr):
-    span = tl.program_id(0)
+def _hash_contexts(tags, tokens, spans, texts, stride, owners, longest, SIZE: tl.constexpr):
+    span, which = tl.program_id(0), tl.program_id(1)
     slot = tl.load(spans + span * 3).to(tl.int64)
     start, end = tl.load(spans + span * 3 + 1), tl.load(spans + span * 3 + 2)
-    program = tl.load(programs + slot)
-    end = tl.where(program == _NO_PROGRAM, start, end)
+    owner = tl.load(owners + slot * _OWNERS + which)
+    end = tl.where(owner == _NO_OWNER, start, end)
     text = texts + slot * stride
     lane = tl.arange(0, SIZE)
     at = start + lane
     is_counted = (lane < longest) & (at < end)
     token = tl.load(text + at, mask=is_counted, other=0)
-    item = (span * longest + lane) * _LONGEST
-    hashed = _begin_hash(program) + tl.zeros((SIZE,), tl.uint64)
+    item = ((span * _OWNERS + which) * longest + lane) * _LONGEST
+    hashed = _begin_hash(owner) + tl.zeros((SIZE,), tl.uint64)
     for order in tl.static_range(1, _LONGEST + 1):
         is_known = is_counted & (at >= order)
         before = tl.load(text + at - order, mask=is_known, other=0)
@@ -102,7 +109,7 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
     drafts = torch.empty(len(rows), tokens, dtype=torch.int64, device=rows.device)
     _draft[(len(rows),)](
         drafts, table.tags, table.followers, len(table.tags) - 1, rows, slots.texts,
-        slots.texts.stride(0), slots.lengths, slots.programs,
+        slots.texts.stride(0), slots.lengths, slots.owners,
         COUNT=tokens, num_warps=1,
     )  # fmt: skip
     return drafts
@@ -110,29 +117,31 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
 
 @triton.jit
 def _draft(
-    drafts, table_tags, table_followers, mask, rows, texts, stride, lengths, programs,
+    drafts, table_tags, table_followers, mask, rows, texts, stride, lengths, owners,
     COUNT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     slot = tl.load(rows + row)
     length = tl.load(lengths + slot)
-    program = tl.load(programs + slot)
     end = texts + slot * stride + length
     first = tl.load(end - 1, mask=length > 0, other=0)
     second = tl.load(end - 2, mask=length > 1, other=0)
     third = tl.load(end - 3, mask=length > 2, other=0)
     lanes = tl.arange(0, _FOLLOWERS)
-    is_known = program != _NO_PROGRAM
+    is_known = True
     for at in range(COUNT):
-        one = _hash(_begin_hash(program), first)
-        two = _hash(one, second)
-        three = _hash(two, third)
-        tag_1, tag_2, tag_3 = _make_tag(one), _make_tag(two), _make_tag(three)
-        has_1 = (tl.load(table_tags + (tag_1 & mask)) == tag_1) & (length + at > 0)
-        has_2 = (tl.load(table_tags + (tag_2 & mask)) == tag_2) & (length + at > 1)
-        has_3 = (tl.load(table_tags + (tag_3 & mask)) == tag_3) & (length + at > 2)
-        tag = tl.where(has_3, tag_3, tl.where(has_2, tag_2, tag_1))
-        is_known = is_known & (has_1 | has_2 | has_3)
+        longest, tag = 0, tl.full((), 0, tl.int64)
+        for which in tl.static_range(_OWNERS):
+            owner = tl.load(owners + slot * _OWNERS + which)
+            most = tl.where(owner == _NO_OWNER, 0, length + at)
+            hashed = _begin_hash(owner)
+            for order in tl.static_range(1, _LONGEST + 1):
+                hashed = _hash(hashed, first if order == 1 else second if order == 2 else third)
+                found = _make_tag(hashed)
+                is_held = (tl.load(table_tags + (found & mask)) == found) & (most >= order)
+                tag = tl.where(is_held & (order > longest), found, tag)
+                longest = tl.where(is_held, tl.maximum(longest, order), longest)
+        is_known = is_known & (longest > 0)
         packed = tl.load(table_followers + (tag & mask) * _FOLLOWERS + lanes)
         counts = packed >> _BITS
         lane = tl.min(tl.where(counts == tl.max(counts, 0), lanes, _FOLLOWERS), 0)

@@ -2,14 +2,16 @@
 of `fused`.
 
 The table holds what `scheduling.speculation.token_drafts.TextIndex` holds, as tensors of a fixed
-size. A context's tag is a hash of its program and its tokens, and the low bits of the tag are the
-context's place. A context replaces the one that had its place. Programs share the table, and none
-finds another's contexts, since all 63 bits of the tag have to be equal.
+size. A text has two owners: the program and the client of its request. A context's tag is a hash of
+its owner and its tokens, and the low bits of the tag are the context's place. A context replaces
+the one that had its place. Owners share the table, and none finds another's contexts, since all 63
+bits of the tag have to be equal.
 
 A draft is always `tokens` long. It repeats its last token where no context is known.
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
@@ -22,8 +24,10 @@ PLACES = 1 << 19
 """Contexts that a table holds, a power of two. Each takes 72 bytes."""
 LONGEST = len(ORDERS)
 """Tokens of the longest context."""
-NO_PROGRAM = 0
-"""The program of a slot whose tokens are neither counted nor drafted."""
+OWNERS = 2
+"""The owners of a text. Its program is the first."""
+NO_OWNER = 0
+"""Stands for an owner that there is not. For it, nothing is counted or drafted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,8 +46,8 @@ class Slots:
     """(slots, most tokens) int32. Each request's tokens, those of its prompt first."""
     lengths: torch.Tensor
     """(slots,) int32. How many tokens each text has."""
-    programs: torch.Tensor
-    """(slots,) int64. A hash of each request's program, or NO_PROGRAM."""
+    owners: torch.Tensor
+    """(slots, OWNERS) int64. Hashes of the owners of each request's text, or NO_OWNER."""
 
 
 def make_table(device: torch.device, places: int = PLACES) -> DraftTable:
@@ -58,23 +62,25 @@ def count(table: DraftTable, slots: Slots, spans: torch.Tensor, longest: int) ->
     the tokens to count in its text. longest: tokens of the longest span."""
     tags, followers = table.tags.numpy(), table.followers.numpy()
     for slot, start, end in spans.tolist():
-        program, text = int(slots.programs[slot]), slots.texts[slot]
-        if program == NO_PROGRAM:
-            continue
         before = max(0, start - LONGEST)
-        tokens = text[before:end].tolist()
-        for at in range(max(1, start) - before, min(end, start + longest) - before):
+        tokens = slots.texts[slot, before:end].tolist()
+        ends = range(max(1, start) - before, min(end, start + longest) - before)
+        for owner, at in product(list_owners(slots, slot), ends):
             for order in range(1, min(at, LONGEST) + 1):
-                tag = find_tag(program, tokens[at - order : at])
+                tag = find_tag(owner, tokens[at - order : at])
                 place = tag & len(tags) - 1
                 if tags[place] != tag:
                     tags[place], followers[place] = tag, 0
                 count_follower(followers[place], tokens[at])
 
 
-def find_tag(program: int, context: list[int]) -> int:
-    """Hash a program and a context, its last token first."""
-    return mix64(program, *reversed(context)) or 1
+def list_owners(slots: Slots, slot: int) -> list[int]:
+    return [owner for owner in slots.owners[slot].tolist() if owner != NO_OWNER]
+
+
+def find_tag(owner: int, context: list[int]) -> int:
+    """Hash an owner and a context, its last token first."""
+    return mix64(owner, *reversed(context)) or 1
 
 
 def count_follower(followers: NDArray[np.int64], token: int) -> None:
@@ -96,11 +102,11 @@ def draft(table: DraftTable, slots: Slots, rows: torch.Tensor, tokens: int) -> t
 
 
 def _draft_row(table: DraftTable, slots: Slots, slot: int, tokens: int) -> list[int]:
-    program, length = int(slots.programs[slot]), int(slots.lengths[slot])
+    owners, length = list_owners(slots, slot), int(slots.lengths[slot])
     path = slots.texts[slot, max(0, length - LONGEST) : length].tolist()
     drafted: list[int] = []
-    while program != NO_PROGRAM and len(drafted) < tokens:
-        if not (known := _find(table, program, path)):
+    while len(drafted) < tokens:
+        if not (known := _find(table, owners, path)):
             break
         most = max(known, key=lambda packed: packed >> BITS)
         drafted.append(most & (1 << BITS) - 1)
@@ -109,10 +115,11 @@ def _draft_row(table: DraftTable, slots: Slots, slot: int, tokens: int) -> list[
     return drafted + [last] * (tokens - len(drafted))
 
 
-def _find(table: DraftTable, program: int, path: list[int]) -> list[int]:
-    """Return the packed followers of the longest known context at the end of a path."""
-    for order in range(len(path), 0, -1):
-        tag = find_tag(program, path[-order:])
+def _find(table: DraftTable, owners: list[int], path: list[int]) -> list[int]:
+    """Return the packed followers of the longest known context at the end of a path, of equal ones
+    the program's."""
+    for order, owner in product(range(len(path), 0, -1), owners):
+        tag = find_tag(owner, path[-order:])
         place = tag & len(table.tags) - 1
         if int(table.tags[place]) == tag:
             return [packed for packed in table.followers[place].tolist() if packed]
