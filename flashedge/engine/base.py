@@ -277,7 +277,7 @@ class Generator(Engine, Protocol):
 
     @property
     def most_drafted(self) -> int:
-        """The most requests that begin together of which drafts may pay."""
+        """A level of more requests is not offered for drafting, as that would not pay."""
 
     @property
     def codec(self) -> Codec: ...

@@ -120,7 +120,7 @@ async def test_every_route_tags_its_requests(
     assert seen
     for _, params, priority in seen:
         ours = params.extra_args[ARGS_KEY]
-        assert (ours["program"], ours["deterministic"]) == ("p", False)
+        assert (ours["program"], ours["client"], ours["deterministic"]) == ("p", "me", False)
         assert params.seed == TAGS.seed
         assert priority == TAGS.priority
 

@@ -105,6 +105,21 @@ async def test_every_strategy_builds_the_same_tree(
     await settle(forced)
 
 
+async def test_a_search_is_drafted_from_its_clients_earlier_ones(
+    engines: Engines, forced: VllmGenerator, problem: Problem
+) -> None:
+    """The second search of a client asks what the first one did, and another client does, too."""
+    spec = spec_of(problem, "beam", early_exit=None, sampling=Sampling(temperature=1.5))
+    accepted, trees = {}, []
+    for program, client in (("first", "me"), ("again", "me"), ("theirs", "other")):
+        before = await count(forced)
+        drafting = replace(engines, generator=forced, program=program, client=client)
+        trees.append((await drive(drafting, spec)).outcome.tree)
+        accepted[program] = (await count(forced))[1] - before[1]
+    assert trees[0] == trees[1] == trees[2]
+    assert accepted["again"] > 1.3 * max(accepted["first"], accepted["theirs"])
+
+
 async def test_every_end_of_a_request(
     generator: VllmGenerator, forced: VllmGenerator, problem: Problem
 ) -> None:

@@ -20,7 +20,7 @@ from flashedge.engine.vllm.inside import keys
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow, EngineDead
-from flashedge.scheduling.speculation.step_costs import MOST_ON_CPU
+from flashedge.scheduling.speculation.step_costs import MOST_SEQUENCES_ON_CPU
 from flashedge.search.step_rules import TOP
 from flashedge.types import MARKERS, FinishReason, TokenIds
 
@@ -48,7 +48,7 @@ class VllmGenerator(VllmEngine):
             )
         )
         self.codec = codec
-        self.most_drafted = MOST_ON_CPU if runs_on_cpu() else sys.maxsize
+        self.most_drafted = MOST_SEQUENCES_ON_CPU if runs_on_cpu() else sys.maxsize
         self.speculator = VllmSpeculator(self.process)
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, assert_never, cast
 from flashedge.answers.grouping import group_answers
 from flashedge.answers.structured import list_call_marks
 from flashedge.certainty.measures import History
-from flashedge.engine.base import Chunk
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.events import EarlyExit, Event, Probed, Progress
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines, Ordering
@@ -261,24 +261,31 @@ class Driver:
             if (known := self._earlier.find_segment(tree, child.node)) is not None:
                 self._inbox.put_nowait(Generated(node=child.node, segment=known))
             else:
-                self._start(self._extend(child, ids, steps, command.granularity), child.node)
+                request = self._build_request(child, ids, command.granularity)
+                work = self._extend(child.node, request, steps, command.granularity)
+                self._start(work, child.node)
 
-    async def _extend(
-        self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
-    ) -> None:
-        """Generate a child. ids: the prompt and the path to the parent. steps: the path's steps."""
-        generator, node = self._engines.generator, child.node
+    def _build_request(
+        self, child: Child, ids: TokenIds, granularity: Granularity
+    ) -> ExtendRequest:
+        client = self._speculation_client
         is_guided = self._asked.guidance is not None  # drafts know no grammar
-        request = build_path_request(
+        return build_path_request(
             self._asked,
             ids,
             child.seed,
             granularity,
             prompt_tokens=len(self._prompt_ids),
             engines=self._engines,
-            may_draft=self._speculation_client.may_draft,
-            continuation=None if is_guided else self._speculation_client.get_continuation(node),
+            may_draft=client.may_draft,
+            continuation=None if is_guided else client.get_continuation(child.node),
         )
+
+    async def _extend(
+        self, node: NodeId, request: ExtendRequest, steps: tuple[str, ...], granularity: Granularity
+    ) -> None:
+        """Generate a node. steps: those of the path to its parent."""
+        generator = self._engines.generator
         if self._first_node is None:
             self._first_node = node
 

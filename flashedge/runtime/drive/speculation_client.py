@@ -63,7 +63,7 @@ class SpeculationClient:
         self._speculator = engines.generator.speculator if speculates else None
         self._most_drafted = engines.generator.most_drafted
         self.may_draft = True
-        """Whether drafts may pay of the requests that began last."""
+        """Whether the last level is narrow enough to draft."""
         self._lookahead = self._speculator if switches.lookahead else None
         is_guided = asked.guidance is not None
         self.commits_early = bool(self._speculator and switches.early_commit and not is_guided)
@@ -100,8 +100,8 @@ class SpeculationClient:
         if expansions:
             width = sum(len(expansion.children) for expansion in expansions)
             self.may_draft = width <= self._most_drafted
-            if not self.may_draft:  # they adopt no draft, and what follows them is not drafted
-                expansions, stops = [], bool(self._levels)
+            if not self.may_draft:
+                expansions = []
         if self._speculator is None or not (expansions or stops):
             return None
         open_statuses = NodeStatus.GENERATING, NodeStatus.GENERATED

@@ -24,11 +24,11 @@ EXPLORE = 32
 """After so many steps without drafted rows some are computed all the same."""
 EXPLORED_CHANCE = 0.25
 """The least chance of a row that is computed to measure its cost."""
-MOST_ON_CPU = 32
-"""Sequences of a step on a CPU up to which anything is drafted, and requests that begin together up
-to which their level is. There the daemon shares the cores, and what drafts cost it shows in no
-step. On two cores, with the bundled pair, drafts made the generator take 19 % longer for 256 paths
-without this limit, and 5 % if only the steps have it."""
+MOST_SEQUENCES_ON_CPU = 32
+"""On a CPU, steps of more sequences and levels of more requests are not drafted. There the daemon
+shares the cores, and what drafts cost it shows in no step. On two cores, with the bundled pair,
+drafts made the generator take 19 % longer for 256 paths without this limit, and 5 % if only the
+steps had it."""
 CLIPPED = 3.0
 """A step counts as no longer than this times the expected time: sometimes the machine is busy."""
 

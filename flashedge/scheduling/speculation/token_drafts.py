@@ -187,9 +187,13 @@ def choose_follower(followers: int | Sequence[int]) -> tuple[int, float | None]:
     logarithm leads the next one's. None for a single follower."""
     if isinstance(followers, int):
         return followers, None
-    best = max(followers, key=lambda packed: packed >> BITS)
-    second = max(packed >> BITS for packed in followers if packed != best)
-    return best, math.log((best >> BITS) / second)
+    best = most = second = 0
+    for packed in followers:
+        if (count := packed >> BITS) > most:
+            best, most, second = packed, count, most
+        elif count > second:
+            second = count
+    return best, math.log(most / second)
 
 
 def list_widths(sequences: int, most: int) -> list[tuple[int, int, int]]:

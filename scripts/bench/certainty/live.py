@@ -26,6 +26,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.certainty.policies import POLICIES
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
+from flashedge.client.async_client import AsyncClient
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import LabelledProblem, read_labelled
@@ -78,29 +79,33 @@ async def measure(
     total = rounds * len(problems) * len(policies)
     blocks = [problems[i : i + at_once] for i in range(0, len(problems), at_once)]
     try:
-        async with daemon_control.connect_async(config) as client:
 
-            async def solve(problem: LabelledProblem, body: Mapping[str, Any]) -> Row:
-                start = time.perf_counter()
-                result = await solve_and_delete(
-                    client, {**settings, "problem": problem.text, **body}
-                )
-                seconds = time.perf_counter() - start
-                usage, answer = result["usage"], result["answer"]
-                right = answer is not None and await grader.equal(answer, problem.answer)
-                kinds = ("tree_tokens", "probe_tokens", "cancelled_tokens")
-                return seconds, sum(usage[kind] for kind in kinds), right
+        async def solve(
+            client: AsyncClient, problem: LabelledProblem, body: Mapping[str, Any]
+        ) -> Row:
+            start = time.perf_counter()
+            result = await solve_and_delete(client, {**settings, "problem": problem.text, **body})
+            seconds = time.perf_counter() - start
+            usage, answer = result["usage"], result["answer"]
+            right = answer is not None and await grader.equal(answer, problem.answer)
+            kinds = ("tree_tokens", "probe_tokens", "cancelled_tokens")
+            return seconds, sum(usage[kind] for kind in kinds), right
 
-            with show_bar("live", total, unit="runs") as advance:
-                for number in range(rounds):
-                    for place, block in enumerate(blocks):
-                        order = list(enumerate(policies.items(), number * len(policies)))
-                        for seed, (name, exits) in order[:: -1 if place % 2 else 1]:
-                            body = {"seed": seed, "early_exit": exits}
+        with show_bar("live", total, unit="runs") as advance:
+            for number in range(rounds):
+                for place, block in enumerate(blocks):
+                    order = list(enumerate(policies.items(), number * len(policies)))
+                    for seed, (name, exits) in order[:: -1 if place % 2 else 1]:
+                        body = {"seed": seed, "early_exit": exits}
+                        asker = f"{name}, round {number}"  # with no earlier answer to draft from
+                        async with daemon_control.connect_async(config, name=asker) as client:
                             start = time.perf_counter()
-                            rows = await asyncio.gather(*(solve(one, body) for one in block))
-                            measured[name].append((time.perf_counter() - start, list(rows)))
-                            advance(len(block))
+                            rows = await asyncio.gather(
+                                *(solve(client, one, body) for one in block)
+                            )
+                            took = time.perf_counter() - start
+                        measured[name].append((took, list(rows)))
+                        advance(len(block))
     finally:
         await grader.close()
     return measured

@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,11 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
     problems = read_labelled(path, limit)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     equal, chain_tokens, probe_tokens = 0, [], []
-    async with daemon_control.connect_async(config) as client:
+    async with AsyncExitStack() as stack:
+        clients = {  # tokens are drafted from a client's earlier texts
+            side: await stack.enter_async_context(daemon_control.connect_async(config, name=side))
+            for side in SIDES
+        }
         with show_bar("probes", rounds * len(problems), unit="chains") as advance:
             for seed in range(rounds):
                 for problem in problems:
@@ -48,7 +53,7 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
                     for side in sorted(SIDES, reverse=problem.index % 2 == 1):
                         start = time.perf_counter()
                         request = {**body, "early_exit": False, "options": dict(SIDES[side])}
-                        results[side] = await solve_and_delete(client, request)
+                        results[side] = await solve_and_delete(clients[side], request)
                         seconds[side].append(time.perf_counter() - start)
                     chains = [r["completions"][0]["token_ids"] for r in results.values()]
                     equal += chains[0] == chains[1]

@@ -93,7 +93,7 @@ def complete_by(client: httpx.AsyncClient, model: str) -> Way:
     names = count()
 
     async def complete(seed: int, tokens: int) -> None:
-        """As a client that has asked nothing before: tokens are drafted from its texts."""
+        """As a new client, so that nothing is drafted from an earlier answer."""
         name = {"X-FlashEdge-Client": f"request {next(names)}"}
         body = {"model": model, "prompt": list(PROMPT), "max_tokens": tokens, "seed": seed}
         body |= {"temperature": TEMPERATURE, "ignore_eos": True}

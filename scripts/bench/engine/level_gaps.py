@@ -264,8 +264,8 @@ def measure_here(asked: argparse.Namespace) -> dict[str, Figures]:
             return control.post(ROUTE, json={"way": way, **more}).json()
 
         def solve(problem: str, n: int, seed: int) -> float:
-            """Returns a number that stands for the tree. The client has asked nothing before:
-            tokens are drafted from its texts."""
+            """Returns a number that stands for the tree. The client is new, so that nothing is
+            drafted from an earlier answer."""
             steps: dict[int, object] = {}
             with Client(daemon.url, name=f"search {next(names)}") as client:
                 for _, event in client.solve({"problem": problem, "n": n, "seed": seed}):

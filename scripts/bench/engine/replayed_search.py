@@ -135,7 +135,7 @@ class Servers:
 async def search(
     client: httpx.AsyncClient, problem: str, n: int, seed: int, *, baseline: bool = False
 ) -> dict[str, Any]:
-    """Run a search of a client that has asked nothing before: tokens are drafted from its texts."""
+    """Run a search of a new client, so that nothing is drafted from an earlier answer."""
     name = {"X-FlashEdge-Client": f"{n} paths, seed {seed}"}
     body = {"problem": problem, "n": n, "seed": seed, "temperature": TEMPERATURE}
     body |= {"strategy": "beam", "early_exit": False, "baseline": baseline}

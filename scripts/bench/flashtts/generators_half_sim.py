@@ -91,8 +91,10 @@ def build_bench(n: int, overheads: str, number: int, asked: argparse.Namespace) 
 def run_task(asked: argparse.Namespace, task: Task) -> dict[str, Figures]:
     bench = build_bench(*task, asked)
     row, found, tree = bench.rows[task[2]], {}, None
-    rows = range(len(bench.trace.rows))
-    earlier = [rows[row - 1 - number] for number in range(asked.earlier)]
+    rows, own = len(bench.trace.rows), max(1, task[0] // SAMPLES) if asked.others else 1
+    if asked.earlier + own > rows:
+        raise SystemExit(f"--earlier: at most {rows - own}, the trace has {rows} problems")
+    earlier = [(row - 1 - i) % rows for i in range(asked.earlier)]
     for way in asked.ways:
         run = bench.run(Rung(name=way, about="", optimizations=WAYS[way]), row, earlier=earlier)
         tree = tree or run.tree

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,7 @@ from typing import Any
 
 from flashedge.config import Config, load_config
 from flashedge.engine.memory_plan import find_max_sequences
-from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
+from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind, runs_on_cpu
 from flashedge.engine.profiles import find_profile
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
@@ -37,6 +38,7 @@ from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import Device
+from flashedge.scheduling.speculation.step_costs import MOST_SEQUENCES_ON_CPU
 from flashedge.search.tree import Tree
 from flashedge.types import BLANK_LINE, NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report
@@ -121,6 +123,7 @@ def build_setup(config: Config) -> Setup:
         block_tokens=BLOCK_TOKENS[detect_device_kind()],
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=sequences,
+        most_drafted=MOST_SEQUENCES_ON_CPU if runs_on_cpu() else sys.maxsize,
     )
 
 

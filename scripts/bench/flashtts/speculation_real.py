@@ -91,7 +91,7 @@ def _sum_medians(runs: Runs, name: str) -> float:
 
 
 async def measure_ways(
-    here: Rig, chosen: Sequence[Problem], n: int, repeats: int
+    here: Rig, chosen: Sequence[Problem], n: int, repeats: int, memory: str
 ) -> dict[str, list[list[TimedSearch]]]:
     """Measure every way. way -> (problems, repeats) runs."""
     runs: dict[str, list[list[TimedSearch]]] = {name: [[] for _ in chosen] for name in WAYS}
@@ -101,8 +101,8 @@ async def measure_ways(
         spec = Request(problem=problem, pair="bundled", n=n, seed=index)
         order = rotate(names, index)
         for name in (order if index % 2 else order[::-1]) * repeats:
-            turn = len(runs[name][index])
-            client = f"{name}, n={n}, {turn}"  # it has asked the problems before, each once
+            # A client has asked the problems before this one, each once.
+            client = f"{memory}, {name}, n={n}, {len(runs[name][index])}"
             runs[name][index].append(await here.search(spec, WAYS[name], client=client))
     return runs
 
@@ -117,7 +117,7 @@ async def run_benchmark(asked: argparse.Namespace) -> None:
                 continue
             await limit_kv(here, tokens)
             for n in asked.n:
-                runs = await measure_ways(here, chosen, n, asked.repeats)
+                runs = await measure_ways(here, chosen, n, asked.repeats, memory)
                 for name in WAYS:
                     case = f"{memory} n={n} {name}"
                     figures[case] = summarize(runs["off"], runs[name])

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,7 +86,8 @@ async def serve_load(
         (await plain.post(daemon.url + ROUTE)).raise_for_status()
     config = load_config(environ=daemon.env)
     loop = asyncio.get_running_loop()
-    async with control.connect_async(config, max_streams=2 * len(arrivals)) as client:
+    name = f"load {secrets.token_hex(4)}"  # a client has no earlier texts to draft from
+    async with control.connect_async(config, name=name, max_streams=2 * len(arrivals)) as client:
         before, cpu_s, began_s = await client.status(), _sum_cpu_s(daemon.pid), loop.time()
         async with asyncio.TaskGroup() as group:
             tasks = []

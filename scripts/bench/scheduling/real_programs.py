@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flashedge.cli.progress import show_bar
@@ -78,8 +79,10 @@ async def serve(
     problems: Sequence[FileProblem],
     exits_early: bool,
 ) -> list[ProgramRecord]:
-    """Run one load on the daemon."""
+    """Run one load on the daemon. Its clients have no earlier texts to draft from."""
     records: list[ProgramRecord] = []
+    load = secrets.token_hex(4)
+    programs = [replace(each, client=f"{each.client} of {load}") for each in programs]
     config = load_config(environ=daemon.env)
     async with control.connect_async(config, max_streams=len(programs)) as client:
         servers = {

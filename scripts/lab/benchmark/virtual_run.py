@@ -1,6 +1,7 @@
 """One search on the simulated pair in virtual time, with the optimizations of one rung."""
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -44,6 +45,8 @@ class Setup:
     block_tokens: int = 16
     link: HostLink | None = None
     """Way of offloaded KV to host memory. None offloads nothing."""
+    most_drafted: int = sys.maxsize
+    """See `engine.base.Generator`."""
     limits: tuple[int, int] = (4096, 4096)
     """Most tokens of prompt and path, for generator and verifier."""
     max_num_seqs: int = 256
@@ -72,6 +75,7 @@ class VirtualPair:
         scoring = _build_config(setup, device, setup.verifier, setup.limits[1])
         model = SimModel(trace, common=setup.common)
         self.generator = self.stock_generator = SimulatedGenerator(generating, model, gate=gate)
+        self.generator.most_drafted = setup.most_drafted
         self.verifier = SimulatedVerifier(scoring, gate=gate)
         self.stock_verifier = SimulatedStockVerifier(scoring, gate=gate)
 
@@ -189,8 +193,8 @@ def simulate_run(
 
     on_step: receives (engine, batch, seconds) at the end of each engine step.
     order: orders levels instead of the rung.
-    earlier: what the client has asked the same engines before. It counts in no
-    figure but in peaks and preemptions. Raises ConfigError where the KV holds no path.
+    earlier: what the client has asked the same engines before. It counts in peaks, preemptions,
+    moves and offloads. Raises ConfigError where the KV holds no path.
     """
 
     async def run() -> VirtualRun:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 
 from flashedge import errors
 from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.http_requests import PlainRequest
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import RunCancelled, RunFinished, RunStarted
@@ -20,6 +21,7 @@ from flashedge.runtime.run import ArchivedRun, Cancelled, Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.admission import Capacity
+from flashedge.scheduling.programs.program import Caller
 from flashedge.types import Problem
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, BEST, CONFIG, RecordingVerifier, prompt_of, sim_engines
@@ -262,6 +264,20 @@ async def test_an_unstored_run_is_stored_later(serve: Serve, tmp_path: Path, by:
     kept = (await serve(store=RunStore(store.path))).service.run(run.id)
     assert await kept.result() == await run.result()
     assert await log_of(kept) == await log_of(run)
+
+
+async def test_requests_of_a_run_say_who_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator, clients = rig.engines.generator, set()
+    extend = generator.extend
+
+    def note(request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        clients.add(request.client)
+        return extend(request)
+
+    monkeypatch.setattr(generator, "extend", note)
+    caller = Caller(client="me", program="job of me")
+    assert await ended(rig.service.submit(BEST, caller=caller)) == "finished"
+    assert clients == {"me"}
 
 
 # ---------------------------------------------------------------- two pairs

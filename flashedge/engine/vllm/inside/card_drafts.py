@@ -6,7 +6,7 @@ only says how many tokens are drafted. The runner drafts them, from a table on i
 vLLM's rejection sampler keeps those that are the drawn ones. A draft changes no token.
 
 `CardDrafts` acts in the scheduler. It chooses which requests are drafted, and tells the runner the
-owners of its text (`Source`). What acts in the runner is `table_speculator`.
+owners of each one's text (`Source`). What acts in the runner is `table_speculator`.
 
 All sequences of a step have equally many rows, for which there is a CUDA graph. The most that
 there can be follows from the number of sequences (`scheduling.speculation.token_drafts`). Fewer
@@ -49,9 +49,8 @@ class Source:
     owners: tuple[int, int]
     """Hashes of its program and of its client (NO_OWNER if that is not known)."""
     spans: tuple[tuple[int, int], ...]
-    """The start and end of the tokens of the request's text that are counted now. Those of earlier
-    prompts of its client (or program, if that is not known) and those that the runner drafted have
-    been."""
+    """The start and end of the tokens of the request's text that are counted now. Those of its
+    client's earlier prompts and those that the runner drafted have been."""
 
 
 class CardDrafts:
@@ -63,7 +62,7 @@ class CardDrafts:
         self._narrow = 0
         """Steps in a row with fewer drafted tokens than there can be."""
         self._prompts = OrderedDict[Owner, deque[list[int]]]()
-        """The last prompts of each client, or program without one."""
+        """The last prompts of each owner."""
         self._sources: dict[str, Source] = {}
         self._unsent: set[str] = set()
         self.counters = {
@@ -78,11 +77,15 @@ class CardDrafts:
         if not (self._is_on and may_draft(requested.sampling_params)):
             return
         owners = list_owners(args, requested.request_id)
-        prompts = self._prompts.setdefault(owners[-1], deque(maxlen=LAST_PROMPTS))
-        self._prompts.move_to_end(owners[-1])
-        if len(self._prompts) > MOST_OWNERS:
+        for owner in owners:
+            self._prompts.setdefault(owner, deque(maxlen=LAST_PROMPTS))
+            self._prompts.move_to_end(owner)
+        while len(self._prompts) > MOST_OWNERS:
             self._prompts.popitem(last=False)
-        new = find_new(prompts, args, list(requested.prompt_token_ids or ()))
+        # Of what the client has counted the program knows enough: either is looked up.
+        *_, new = find_new(
+            [self._prompts[owner] for owner in owners], args, list(requested.prompt_token_ids or ())
+        )
         known = self._sources.get(request.request_id)
         drawn = (request.num_prompt_tokens, request.num_tokens)
         spans = ((new.start, new.stop), *(known.spans if known else (drawn,)))

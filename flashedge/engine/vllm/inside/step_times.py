@@ -10,7 +10,7 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
-from flashedge.scheduling.speculation.step_costs import MOST_ON_CPU, StepCosts, count_step
+from flashedge.scheduling.speculation.step_costs import MOST_SEQUENCES_ON_CPU, StepCosts, count_step
 
 _BEGAN = "_flashedge_began_s"
 """The attribute of a `SchedulerOutput` that holds the time when its step began."""
@@ -20,7 +20,7 @@ def limit_sequences(scheduler: Any) -> int:
     """The sequences up to which a step may have drafts."""
     most = int(scheduler.max_num_running_reqs)
     on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
-    return min(most, MOST_ON_CPU) if on_cpu else most
+    return min(most, MOST_SEQUENCES_ON_CPU) if on_cpu else most
 
 
 class StepTimes:

@@ -38,7 +38,7 @@ MOST_CONTEXTS = 400_000
 Then those of the oldest owners go, until half of them are left."""
 MOST_OWNERS = 256
 """Programs and clients whose text and last prompts are kept, the newest ones."""
-LAST_PROMPTS = 4
+LAST_PROMPTS = 8
 """Prompts of an owner that the next one is compared with. Several of its conversations and searches
 may be open at once."""
 
@@ -64,23 +64,37 @@ def list_owners(args: Mapping[str, Any], request_id: str) -> list[Owner]:
     return [program, (keys.CLIENT, client)] if client else [program]
 
 
-def find_new(prompts: deque[list[int]], args: Mapping[str, Any], prompt: list[int]) -> range:
-    """Find the part of a prompt that differs from an owner's last ones, and remember the prompt.
-    args: our part of the request's parameters."""
-    if prompts:  # the path after a search's prompt was counted when it was drawn
+def find_new(
+    prompts_of: Sequence[deque[list[int]]], args: Mapping[str, Any], prompt: list[int]
+) -> list[range]:
+    """Find for each owner the part of a prompt that it has not counted yet, and remember the
+    prompt.
+
+    prompts_of: the last prompts of each owner. The program is the first, and what it has counted
+    its client has too. args: our part of the request's parameters.
+    """
+    if prompts_of[0]:  # the path after a search's prompt was counted when it was drawn
         prompt = prompt[: args.get(keys.PATH_FROM)]
-    if prompt in prompts:
-        return range(0)
-    start = max((count_common(known, prompt) for known in prompts), default=0)
-    if start < len(prompt):
-        prompts.append(prompt)
-    return range(start, len(prompt))
+    found, start = [], 0
+    for prompts in prompts_of:
+        if start < len(prompt):
+            start = max(start, *(count_common(known, prompt) for known in prompts), 0)
+        if start < len(prompt):
+            prompts.append(prompt)
+        found.append(range(start, len(prompt)))
+    return found
 
 
 def count_common(one: list[int], other: list[int]) -> int:
     """Count the tokens at the start of two texts that are the same."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    same, most = 0, min(len(one), len(other))
+    while same < most:
+        middle = (same + most + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -135,8 +149,8 @@ class TokenDrafts:
         args = read_args(params)
         texts = [self._find_text(owner) for owner in list_owners(args, requested.request_id)]
         prompt = list(requested.prompt_token_ids or ())
-        for text in texts:
-            new = find_new(text.prompts, args, prompt)
+        parts = find_new([text.prompts for text in texts], args, prompt)
+        for text, new in zip(texts, parts, strict=True):
             self._count(text.index, prompt[: new.stop], new.start)
         if request.request_id in self._requests:
             return
@@ -156,7 +170,7 @@ class TokenDrafts:
         if len(self._texts) > MOST_OWNERS:
             self._drop_oldest()
         if self._contexts >= MOST_CONTEXTS:
-            # Those of dropped programs that are still open were counted, too.
+            # Those of dropped owners that still have requests were counted, too.
             self._contexts = sum(len(text.index) for text in self._texts.values())
             while self._contexts > MOST_CONTEXTS // 2:
                 self._drop_oldest()

@@ -1,5 +1,6 @@
 """Which requests are drafted inside vLLM's scheduler, from which text, and what is counted."""
 
+import itertools
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,13 @@ from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside import keys, token_drafts
 from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
+from flashedge.engine.vllm.inside.speculation import make_draft_request
 from flashedge.engine.vllm.inside.step_times import StepTimes
 from flashedge.engine.vllm.inside.token_drafts import TokenDrafts
+from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
 from flashedge.scheduling.speculation.token_drafts import TextIndex
 from flashedge.search.step_rules import BoundaryRule
+from flashedge.types import Granularity, Sampling
 from scripts.lab.forced_drafts import FreeRows
 
 STOP, LINE, ROUND = 90, 91, [10, 11, 12, 13]
@@ -148,17 +152,32 @@ def test_a_client_is_drafted_from_its_earlier_texts_and_from_nobody_elses() -> N
         assert propose(drafts, add(drafts, [99, 10, 11], f"same {number}", **args)) == (
             ROUND[2:] if client == "me" else []
         )
-    prompt = [7] * 6
     for number in range(3):
-        add(drafts, prompt, f"again {number}", **{keys.PROGRAM: f"{number}", keys.CLIENT: "me"})
-    found = find_text(drafts, "me", keys.CLIENT).find(prompt)
+        add(drafts, [7] * 6, f"again {number}", **{keys.PROGRAM: f"{number}", keys.CLIENT: "me"})
+    found = find_text(drafts, "me", keys.CLIENT).find([7] * 3)
     assert found == (3, 3 << 24 | 7), "a prompt that comes again is counted once"
+    for turn, program in itertools.product(range(3), range(20)):
+        args = {keys.PROGRAM: f"chat {program}", keys.CLIENT: "me"}
+        add(drafts, [200 + program, 8, 9] + [60] * turn, f"turn {turn} {program}", **args)
+    found = find_text(drafts, "me", keys.CLIENT).find([8])
+    assert found == (1, 20 << 24 | 9), "and so is each of many that grow at once"
     adopted = add(drafts, [1, 2], "draft", **{keys.TOKEN_DRAFTS: None})
     adopted.append_output_token_ids([50, 51])
     asked_for = {keys.PROGRAM: "last", keys.CLIENT: "me"}
     drafts.add_request(add(make_drafts(), [1, 2], "asked", **asked_for), adopted)
     for of, name in ((keys.PROGRAM, "last"), (keys.CLIENT, "me")):
         assert find_text(drafts, name, of).find([50]) == (1, 1 << 24 | 51)
+
+
+def test_a_drafted_step_has_the_owners_of_its_run() -> None:
+    kept = {keys.PROGRAM: "p", keys.CLIENT: "me", keys.PATH_FROM: 3, keys.TOKEN_DRAFTS: True}
+    after = Continuation(
+        run="r", level=1, seeds=(5, 6), granularity=Granularity(max_tokens=9), max_drafts=2
+    )
+    draft = Draft(beam=Beam(continuation=after, sampling=Sampling(), path=(1, 2, 3, 4)), child=1)
+    made = make_draft_request(draft, "draft-0", add(make_drafts(), [1, 2, 3], **kept))
+    args = keys.read_args(made.sampling_params)
+    assert {name: args[name] for name in (*kept, "seed")} == {**kept, "seed": 6}
 
 
 def test_the_memory_of_all_text_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,7 @@ def test_the_same_tree_in_less_time(strategy: str) -> None:
 
 
 def test_levels_that_are_too_wide_are_not_drafted() -> None:
-    """A search of 16 paths gets narrower as paths end. A level of at most 12 is drafted, and the
-    drafts that a wide level does not adopt are dropped."""
+    """A search of 16 paths gets narrower as paths end. A level of at most 12 is drafted."""
     spec = spec_for(0, strategy="dynamic_branching", **WIDE)
     engines = engines_with(lookahead=False)
     generator = get_generator(engines)
