@@ -116,7 +116,7 @@ async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     kind = ForcedPair if asked.wrong else SchedulerPair
-    async with rig(1 << 30, kind=kind) as here:
+    async with rig(1 << 30, kind=kind, features=asked.features) as here:
         invariant = (await here.pair.self_test(Turns()))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
@@ -135,6 +135,9 @@ def main() -> None:
     )
     parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     parser.add_argument("--wrong", action="store_true", help="random drafts and early branches")
+    parser.add_argument(
+        "--features", default="", help="as in the setting, e.g. async_scheduling=on"
+    )
     asyncio.run(measure(parser.parse_args()))
 
 
