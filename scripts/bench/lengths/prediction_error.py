@@ -1,17 +1,21 @@
 """How wrong are the predictors of output lengths, and after how many runs?
 
     python -m scripts.bench.lengths.prediction_error [--text likelihood fitted] [--encoder FOLDER]
+        [--samples FILE --tokenizer FOLDER]
 
-The workload is synthetic with real lengths (`workload.py`). Each run has 8 outputs. The predictors
-learn from the first runs, and the same 300 further prompts measure all of them. `seen`: prompts
-that ran once before, with other outputs. `drift`: the lengths double after the last run. The last
-line is JSON. About 2 CPU minutes for each text model (`text_model.py`).
+The workload is synthetic with real lengths (`workload.py`), and each run has 8 outputs. With
+--samples it is real: each problem of the file with half of its answers, 4 of 8; --tokenizer is a
+folder with the generator's tokenizer and chat template. The predictors learn from the first runs,
+and the same 300 further prompts measure all of them; of a file, the prompts of its second half.
+`seen`: prompts that ran once before, with other outputs. `drift`: the lengths double after the last
+run. The last line is JSON. About 2 CPU minutes for each text model (`text_model.py`).
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -29,19 +33,30 @@ from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.lengths.accuracy import Accuracy, Predict, measure, measure_explained
 from scripts.bench.lengths.text_model import FITTED, LIKELIHOOD, TextSettings, train
-from scripts.bench.lengths.workload import EncodePrompt, LengthWorkload
+from scripts.bench.lengths.workload import (
+    EncodePrompt,
+    LengthWorkload,
+    SampledWorkload,
+    Workload,
+    read_samples,
+)
 from scripts.lab.distributions import fit_log_t
 
 RUNS = (10, 100, 1_000)
 DRIFT_RUNS = (0, 10, 30, 100)
 HELD_OUT = range(1_000_000, 1_000_300)
+MOST_SEEN = 300
+"""Prompts of the first runs that are asked again."""
 MANY_OUTPUTS = 100
 """Of the prompts by which it is measured how much of the variance is explained."""
 COLUMNS = ("", "median error", "95 %", "log score", "pinball", "tau", "in 50 / 80 / 90 %")
 
 
-def build_prompt_encoder() -> EncodePrompt:
-    """Encode prompts as the bundled pair does, without starting its engines."""
+def build_prompt_encoder(tokenizer: Path | None = None) -> EncodePrompt:
+    """Encode prompts as the bundled pair does, without starting its engines, or by another folder's
+    tokenizer and chat template."""
+    if tokenizer is not None:
+        return HFCodec(tokenizer).encode_chat
     config = load_config()
     pair = find_pair("bundled", config)
     codec = HFCodec(resolve_model(pair.generator, config), pair.generator.chat_template_kwargs)
@@ -74,18 +89,19 @@ def fit_constant(runs: Sequence[FinishedOutputs]) -> Predict:
 
 
 def measure_history(
-    encode: EncodePrompt, runs: Sequence[FinishedOutputs], held_out: Sequence[FinishedOutputs]
+    build: Callable[[float], Workload], runs: int, held_out: Sequence[int]
 ) -> dict[str, Accuracy]:
-    """Measure history after so many runs, on prompts it knows, and after a drift."""
-    found = {f"history, {k} runs": measure(teach(runs[:k]), held_out) for k in RUNS}
-    seen = range(max(0, len(runs) - len(held_out)), len(runs))
-    again = LengthWorkload(encode).make_many(seen, 1)
-    found["history, seen"] = measure(teach(runs), again)
-    longer = LengthWorkload(encode, stretch=2.0)
-    after = longer.make_many(HELD_OUT)
+    """Measure history after so many runs, on prompts it knows, and after a drift. build: the
+    workload with all lengths times a factor."""
+    usual, longer = build(1.0), build(2.0)
+    taught, unseen = usual.make_many(range(runs)), usual.make_many(held_out)
+    found = {f"history, {k} runs": measure(teach(taught[:k]), unseen) for k in RUNS}
+    again = usual.make_many(range(max(0, runs - MOST_SEEN), runs), 1)
+    found["history, seen"] = measure(teach(taught), again)
+    after = longer.make_many(held_out)
     for count in DRIFT_RUNS:
-        drifted = longer.make_many(range(len(runs), len(runs) + count))
-        found[f"history, drift + {count} runs"] = measure(teach(runs, drifted), after)
+        drifted = longer.make_many(range(runs, runs + count))
+        found[f"history, drift + {count} runs"] = measure(teach(taught, drifted), after)
     return found
 
 
@@ -115,23 +131,32 @@ def main() -> None:
     losses = (LIKELIHOOD, FITTED)
     parser.add_argument("--text", nargs="*", default=losses, choices=losses, help="of text models")
     parser.add_argument("--encoder", type=Path, help="folder of a pretrained encoder")
+    parser.add_argument("--samples", type=Path, help="real prompts and lengths")
+    parser.add_argument("--tokenizer", type=Path, help="folder, for --samples")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    encode = build_prompt_encoder()
-    runs = LengthWorkload(encode).make_many(range(RUNS[-1]))
-    held_out = LengthWorkload(encode).make_many(HELD_OUT)
-    found = {"constant": measure(fit_constant(runs), held_out)}
-    found |= measure_history(encode, runs, held_out)
-    sampled = LengthWorkload(encode, outputs=MANY_OUTPUTS).make_many(HELD_OUT)
+    encode = build_prompt_encoder(given.tokenizer)
+    build: Callable[[float], Workload] = partial(LengthWorkload, encode)
+    held_out = HELD_OUT
+    if given.samples is not None:
+        samples = read_samples(given.samples, encode)
+        build, held_out = partial(SampledWorkload, samples), range(len(samples) // 2, len(samples))
+    runs, unseen = (build(1.0).make_many(indices) for indices in (range(RUNS[-1]), held_out))
+    found = {"constant": measure(fit_constant(runs), unseen)}
+    found |= measure_history(build, len(runs), held_out)
     explained = {}
     for loss in given.text:
         settings = TextSettings(loss=loss, checkpoint=given.encoder)
         model = train(runs, settings, lambda line: print(line, file=sys.stderr))
-        found[f"text, {loss}"] = measure(model.predict, held_out)
-        explained[loss] = [round(share, 3) for share in measure_explained(model.predict, sampled)]
+        found[f"text, {loss}"] = measure(model.predict, unseen)
+        if given.samples is None:
+            sampled = LengthWorkload(encode, outputs=MANY_OUTPUTS).make_many(held_out)
+            shares = measure_explained(model.predict, sampled)
+            explained[loss] = [round(share, 3) for share in shares]
     print_accuracies(found)
     errors = {name: asdict(one) for name, one in found.items()}
-    report(runs=len(runs), outputs_a_run=8, errors=errors, explained=explained)
+    outputs = runs[0].request.outputs
+    report(runs=len(runs), outputs_a_run=outputs, errors=errors, explained=explained)
 
 
 if __name__ == "__main__":

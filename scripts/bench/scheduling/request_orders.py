@@ -84,6 +84,9 @@ class RequestLoad:
     dispersion: Dispersion
     """Of further samples of the same prompts."""
 
+    predicted: tuple[Floats, Floats] | None = None
+    """What a predictor says of mu and sigma. None: the truth with the paper's errors."""
+
     def __len__(self) -> int:
         return len(self.mu)
 
@@ -188,7 +191,6 @@ def _draw_trace_and_chats(count: int, seed: int) -> RequestLoad:
     samples = [
         further[i] if is_chat[i] else known[row] for i, row in enumerate(asked[:MEASURED_PROMPTS])
     ]
-    log_sigma = np.log(sigma)
     return RequestLoad(
         seed=seed,
         max_tokens=MAX_TOKENS,
@@ -198,15 +200,21 @@ def _draw_trace_and_chats(count: int, seed: int) -> RequestLoad:
         output_tokens=np.where(is_chat, chats.output_tokens, lengths),
         mu=mu,
         sigma=sigma,
-        trained_on=LengthPrior(  # the moments of the parameters
-            mu=float(mu.mean()),
-            mu_spread=float(mu.std()),
-            sigma=float(np.exp(log_sigma.mean())),
-            sigma_spread=float(log_sigma.std()),
-            correlation=float(np.corrcoef(mu, log_sigma)[0, 1]),
-            max_tokens=MAX_TOKENS,
-        ),
+        trained_on=summarize_parameters(mu, sigma),
         dispersion=measure_dispersion(samples, MAX_TOKENS),
+    )
+
+
+def summarize_parameters(mu: Floats, sigma: Floats) -> LengthPrior:
+    """The moments of the requests' parameters."""
+    log_sigma = np.log(sigma)
+    return LengthPrior(
+        mu=float(mu.mean()),
+        mu_spread=float(mu.std()),
+        sigma=float(np.exp(log_sigma.mean())),
+        sigma_spread=float(log_sigma.std()),
+        correlation=float(np.corrcoef(mu, log_sigma)[0, 1]),
+        max_tokens=MAX_TOKENS,
     )
 
 
@@ -279,13 +287,16 @@ class Rivals:
 
     def __init__(self, load: RequestLoad) -> None:
         self._load, prior = load, load.trained_on
+        self._work: dict[str, tuple[Floats, Floats]] = {}
+        if load.predicted is not None:
+            self.mu, self.sigma = load.predicted
+            return
         draw = np.random.default_rng([load.seed, 77])
         log_sigma = np.log(np.maximum(load.sigma, 1e-6))
         self.mu = regress(load.mu, prior.mu, prior.mu_spread, EXPLAINED_MU, draw)
         self.sigma = np.exp(
             regress(log_sigma, np.log(prior.sigma), prior.sigma_spread, EXPLAINED_SIGMA, draw)
         )
-        self._work: dict[str, tuple[Floats, Floats]] = {}
 
     def order(self, name: str, arrived_s: Floats, max_batch: int) -> WaitingOrder:
         """The order of this name (`NAMES`)."""
