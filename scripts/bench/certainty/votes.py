@@ -451,8 +451,11 @@ def main() -> None:
     rows = [describe(row, even) for row in even[: cap // 2 : -1]]
     for row in rows:
         print(row, flush=True)
+    known: dict[Policy, dict[str, Any]] = {}
     for name, policy in rules.items():
-        rows.append(describe(judge(name, policy, orders, curve), even))
+        if policy not in known:
+            known[policy] = describe(judge("", policy, orders, curve), even)
+        rows.append({**known[policy], "rule": name})
         print(rows[-1], flush=True)
     leads = list(tabulate_leads(orders))
     for line in leads:
