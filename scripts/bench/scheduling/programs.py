@@ -36,6 +36,7 @@ from scripts.bench.scheduling.program_study import (
     summarize,
 )
 from scripts.bench.scheduling.study import OUTPUT
+from scripts.lab.benchmark.lengths import WORKLOADS
 from scripts.lab.benchmark.load.timings import ProgramRecord
 from scripts.lab.benchmark.load.virtual_load import (
     VirtualLoad,
@@ -59,11 +60,17 @@ Rows = list[dict[str, Any]]
 
 
 @cache
-def build_load(pair: str, most: int, variant: str, seed: int) -> VirtualLoad:
+def build_load(pair: str, most: int, workload: str, variant: str, seed: int) -> VirtualLoad:
     chosen = VARIANTS[variant]
     config = replace(load_config(), max_running=most, **chosen.list_settings())
     question = Question(
-        gpu="rtx4090", pair=pair, strategy=STRATEGY, n=PATHS, problems=PROBLEMS, share=None
+        gpu="rtx4090",
+        pair=pair,
+        strategy=STRATEGY,
+        n=PATHS,
+        workload=workload,
+        problems=PROBLEMS,
+        share=None,
     )
     load = build_virtual_load(build_bench(question, config), config, seed=seed)
     load = replace(load, trace=_set_agreement(load.trace, load.search_rows))
@@ -82,10 +89,10 @@ def _set_agreement(trace: StepTrace, searched: Sequence[int]) -> StepTrace:
     return StepTrace(tuple(rows))
 
 
-def run_task(pair: str, most: int, programs: int, mix: str, task: Task) -> Rows:
+def run_task(pair: str, most: int, workload: str, programs: int, mix: str, task: Task) -> Rows:
     variant, rate, seed = task
     planned = plan(programs, rate, seed, mix, PROBLEMS)
-    records = run_virtual_load(build_load(pair, most, variant, seed), planned)
+    records = run_virtual_load(build_load(pair, most, workload, variant, seed), planned)
     return [record.to_json() for record in records]
 
 
@@ -96,6 +103,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--mix", default="chat=0.5,search=0.5")
     parser.add_argument("--pair", default="math-1.5b+skywork-1.5b", help="models")
+    parser.add_argument("--workload", choices=list(WORKLOADS), default="math", help="of searches")
     add_variants(parser)
     parser.add_argument("--max-running", type=int, default=8, help="most searches at once")
     asked = parser.parse_args()
@@ -105,20 +113,22 @@ def main() -> None:
         for r in sorted(asked.rates)
         for s in range(asked.seeds)
     ]
-    name = f"programs-{asked.pair}-{asked.max_running}-{asked.programs}-{asked.mix}"
-    run = partial(run_task, asked.pair, asked.max_running, asked.programs, asked.mix)
+    how = (asked.pair, asked.max_running, asked.workload)
+    name = "-".join(map(str, ("programs", *how, asked.programs, asked.mix)))
+    run = partial(run_task, *how, asked.programs, asked.mix)
     found = {
         task: [ProgramRecord.from_json(row) for row in rows]
         for task, rows in run_in_parallel(name, run, tasks)
     }
     figures = summarize(found)
     print(format_study(figures, "programs/s") + "\n")
-    dispersion = measure_load_dispersion(build_load(asked.pair, asked.max_running, "fcfs", 0))
+    dispersion = measure_load_dispersion(build_load(*how, "fcfs", 0))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "programs.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     report(
         pair=asked.pair,
         max_running=asked.max_running,
+        workload=asked.workload,
         programs=asked.programs,
         seeds=asked.seeds,
         mix=asked.mix,
