@@ -126,7 +126,7 @@ def set_value(
         remove_old(document, setting.name)
         document[setting.name] = kept
 
-    _edit_file(file, write)
+    edit_file(file, write)
     output.say(f"{setting.name} = {_format_value(setting, parsed)} in {file}")
     if trace_settings()[setting.name].source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
@@ -147,7 +147,7 @@ def unset_value(key: Key) -> None:
     def remove(document: Any) -> bool:
         return remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
 
-    if not (file.exists() and _edit_file(file, remove)):
+    if not (file.exists() and edit_file(file, remove)):
         output.note(f"{setting.name} was not set in {file}")
         return
     now = trace_settings()[setting.name]
@@ -169,7 +169,7 @@ def find_setting(key: str) -> Setting:
     raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 
 
-def _edit_file(file: Path, change: Callable[[Any], T]) -> T:
+def edit_file(file: Path, change: Callable[[Any], T]) -> T:
     """Change the document in a TOML file, and return what `change` returns. Comments stay.
 
     Raises ConfigError when the file is not valid TOML, or can't be read or written.

@@ -7,7 +7,7 @@ of the same name.
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -51,18 +51,9 @@ def load_pairs(config: Config) -> Mapping[str, Pair]:
 
 @functools.lru_cache(maxsize=8)
 def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
-    """Parse the pairs of some files. An entry replaces the one of that name in an earlier file. The
-    pairs are cached, since parsing takes some 40 ms. Raises ConfigError."""
-    tables: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-        kind: {} for kind in ("generators", "verifiers", "pairs")
-    }
-    for file in (version.path for version in versions):
-        for kind, entries in read_toml(file).items():
-            if kind not in tables:
-                raise build_key_error(kind, str(file), tables)
-            for name, entry in _check_table(entries, f"[{kind}] of {file}").items():
-                where = f'[{kind}."{name}"] of {file}'
-                tables[kind][name] = (where, _check_table(entry, where))
+    """Parse the pairs of some files. The pairs are cached, since parsing takes some 40 ms. Raises
+    ConfigError."""
+    tables = read_tables([version.path for version in versions])
     models = {
         kind: {
             name: _build_model(spec, entry, where) for name, (where, entry) in tables[kind].items()
@@ -72,6 +63,22 @@ def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
     return MappingProxyType(
         {n: _build_pair(n, where, e, models) for n, (where, e) in tables["pairs"].items()}
     )
+
+
+def read_tables(files: Iterable[Path]) -> Mapping[str, dict[str, tuple[str, dict[str, Any]]]]:
+    """The entries of generators, verifiers and pairs by name, each with where it stands. An entry
+    replaces the one of that name in an earlier file. Raises ConfigError."""
+    tables: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+        kind: {} for kind in ("generators", "verifiers", "pairs")
+    }
+    for file in files:
+        for kind, entries in read_toml(file).items():
+            if kind not in tables:
+                raise build_key_error(kind, str(file), tables)
+            for name, entry in _check_table(entries, f"[{kind}] of {file}").items():
+                where = f'[{kind}."{name}"] of {file}'
+                tables[kind][name] = (where, _check_table(entry, where))
+    return tables
 
 
 def find_pair(name: str, config: Config) -> Pair:
