@@ -1,9 +1,11 @@
-"""`models ls|show|pull|rm|eval`: the known pairs, and their files on this machine."""
+"""`models ls|show|pull|import|rm|eval`: the known pairs, and their files on this machine."""
 
 import dataclasses
 import errno
+import re
 import shutil
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +13,12 @@ import typer
 from typer import Argument, Option
 
 from flashedge.cli import lab, output
+from flashedge.cli.config import edit_file
 from flashedge.cli.output import Json
+from flashedge.cli.progress import show_bar
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, NotFound
+from flashedge.models.checkpoints import check_checkpoint
 from flashedge.models.folders import check_model, find_snapshot, is_folder, locate_hub, locate_model
 from flashedge.models.memory.card_memory import (
     KNOWN_CARDS,
@@ -22,13 +27,21 @@ from flashedge.models.memory.card_memory import (
     describe_count,
 )
 from flashedge.models.memory.fit import PairNeed, find_need
-from flashedge.models.registry import find_embedder, find_pair, is_bundled, load_pairs
+from flashedge.models.registry import (
+    find_embedder,
+    find_pair,
+    is_bundled,
+    list_files,
+    load_pairs,
+    read_tables,
+)
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 
 EPILOG = """\
 [bold]Examples[/]
   flashedge models pull math-1.5b+skywork-1.5b
+  flashedge models import ~/models/Qwen3-4B-Q4_K_M.gguf --name qwen3-4b-local
   flashedge models eval --problems problems.jsonl -n 4,16
 """
 app = typer.Typer(
@@ -50,6 +63,8 @@ _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
 """Disk space that a download leaves free. Chosen by hand: enough for logs and runs for a while."""
+_IMPORTED_LEN = 16_384
+"""Most tokens of prompt and path that an imported model's entry allows."""
 _OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
 _OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
 Name = Annotated[str, Argument(metavar="NAME", help="A pair, or a model of `models show`.")]
@@ -176,16 +191,132 @@ def pull(
             output.print_data(str(pull_from_folder(spec, source.expanduser(), config)))
 
 
+@app.command(name="import")
+def import_gguf(
+    file: Annotated[Path, Argument(metavar="FILE.gguf", help="A chat model's file, in one part.")],
+    name: Annotated[
+        str | None, Option(metavar="NAME", help="The new pair's name; the file's if left out.")
+    ] = None,
+    verifier: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="The pair's verifier, by its name in models.toml. The bundled one needs no"
+            " download, but judges nothing beyond its own word problems.",
+        ),
+    ] = "skywork-1.5b",
+) -> None:
+    """Convert a GGUF file, as Ollama and LM Studio have them, and add it to your models as a pair.
+
+    The weights are unpacked to bfloat16, some 2 GB for every billion of them.
+    """
+    config = load_config()
+    known = read_tables(list_files(config))
+    if verifier not in known["verifiers"]:
+        close = find_nearest(verifier, known["verifiers"])
+        hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known['verifiers'])}"
+        raise NotFound(f"there is no verifier {verifier!r}", hint=hint, param="verifier")
+    from flashedge.engine.gguf import open_gguf
+
+    file = file.expanduser().resolve()  # a part of Ollama's store may be a link
+    model = open_gguf(file)
+    name = name or _name_import(file, model.metadata)
+    if not re.fullmatch(r"\w[\w.+-]*", name):
+        raise ConfigError(f"a pair can't be named {name!r}", hint="add --name NAME", param="name")
+    folder = _locate_imports(config) / name
+    if name in known["pairs"] or name in known["generators"] or folder.exists():
+        hint = f"add --name NAME, or type first: flashedge models rm {name}"
+        raise ConfigError(f"there is a model {name!r} already", hint=hint, param="name")
+    _check_room(folder, model.size_bytes)
+    fresh = folder.with_name(f".new-{uuid.uuid4().hex}")
+    try:
+        fresh.mkdir(parents=True)
+        with show_bar("unpacking", len(model.tensors), unit="tensors") as report:
+            model.write(fresh, report)
+        check_checkpoint(fresh)
+        fresh.rename(folder)
+        try:
+            _add_import(name, folder, verifier, model.metadata, config)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    except OSError as error:
+        raise _translate(error, folder) from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    output.note(f"imported {file.name} as the pair {name}: {format_size(model.size_bytes)}")
+    if locate_model(find_pair(name, config).verifier, config) is None:
+        output.note(f"its verifier is not on this machine: flashedge models pull {name}")
+    output.note(f"serve it: flashedge up --pair {name}")
+    output.print_data(str(folder))
+
+
+def _name_import(file: Path, metadata: Mapping[str, Any]) -> str:
+    """The file's name, or the model's own where Ollama's store has named the file by its hash."""
+    named = metadata.get("general.name", "") if file.name.startswith("sha256") else file.stem
+    return re.sub(r"[^\w.+]+", "-", str(named).lower()).strip("-.+")
+
+
+def _add_import(
+    name: str, folder: Path, verifier: str, metadata: Mapping[str, Any], config: Config
+) -> None:
+    """Add the generator in `folder` and its pair to the user's models.toml."""
+    template = metadata["tokenizer.chat_template"]
+    length = min(metadata[f"{metadata['general.architecture']}.context_length"], _IMPORTED_LEN)
+    generator = {"source": str(folder), "dtype": "bfloat16", "max_model_len": length}
+    if "general.license" in metadata:
+        generator["license"] = str(metadata["general.license"])
+    if "<tool_call>" in template and "<function=" not in template:
+        generator["tool_parser"] = "hermes"
+    if "</think>" in template:
+        generator |= {"thinking": True, "reasoning_parser": "deepseek_r1"}
+    if "enable_thinking" in template:
+        generator |= {
+            "reasoning_parser": "qwen3",
+            "chat_template_kwargs": {"enable_thinking": False},
+        }
+    pair = {
+        "description": f"{metadata.get('general.name', name)}, imported",
+        "generator": name,
+        "verifier": verifier,
+        "sampling": {"temperature": 0.8},
+        "max_step_tokens": min(512, length // 4),
+        "max_path_tokens": min(3072, length // 4 * 3),
+        "system_prompt": "Please reason step by step, and put your final answer within \\boxed{}.",
+    }
+
+    def add(document: Any) -> None:
+        for kind, entry in (("generators", generator), ("pairs", pair)):
+            document.setdefault(kind, {})[name] = entry
+
+    edit_file(config.config_dir / "models.toml", add)
+
+
 @app.command(name="rm")
 def rm(name: Name) -> None:
-    """Remove a pair's models from FlashEdge's own cache. Nothing else is touched."""
+    """Remove a pair's models from FlashEdge's own cache, and an imported one's entries too."""
     config = load_config()
     for spec in _find_models(name, config):
-        freed = None if is_folder(spec.source) else remove(spec, config)
+        is_import = Path(spec.source).parent == _locate_imports(config)
+        freed = None if is_folder(spec.source) and not is_import else remove(spec, config)
+        if is_import:
+            _remove_import(Path(spec.source).name, config)
         if freed is None:
             output.note(f"{spec.source}: not in FlashEdge's cache; nothing removed")
         else:
             output.note(f"removed {spec.source}, {format_size(freed)}")
+
+
+def _remove_import(name: str, config: Config) -> None:
+    """Remove the generator and its pairs from the user's models.toml."""
+
+    def remove_entries(document: Any) -> None:
+        document.get("generators", {}).pop(name, None)
+        pairs = document.get("pairs", {})
+        for each in [p for p, entry in pairs.items() if entry.get("generator") == name]:
+            del pairs[each]
+
+    edit_file(config.config_dir / "models.toml", remove_entries)
 
 
 def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
@@ -346,7 +477,13 @@ def remove(spec: ModelSpec, config: Config) -> int | None:
     return freed
 
 
+def _locate_imports(config: Config) -> Path:
+    return config.cache_dir / "imported"
+
+
 def _locate(spec: ModelSpec, hub: Path) -> Path:
+    if is_folder(spec.source):
+        return Path(spec.source)  # an imported model's
     return hub / f"models--{spec.source.replace('/', '--')}"
 
 

@@ -26,6 +26,7 @@ from tokenizers import (
 )
 from transformers import (
     AutoModelForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
@@ -205,6 +206,7 @@ CONFIGS = {
     "Llama": LlamaConfig,
     "Mistral": MistralConfig,
     "Phi3": Phi3Config,
+    "Gemma3": Gemma3TextConfig,
 }
 """The config class of a body, by the beginning of the architecture's name."""
 
@@ -246,6 +248,9 @@ KINDS = {
     "qwen_generator": Kind("Qwen2ForCausalLM", _train_qwen, tied=True),
     "qwen3_generator": QWEN3_LM,
     "phi3_generator": Kind("Phi3ForCausalLM", _train_phi, tied=True),
+    "gemma3_generator": Kind(
+        "Gemma3ForCausalLM", _train_qwen, tied=True, shape={"head_dim": 256, "sliding_window": 16}
+    ),
     "llama_generator": Kind("LlamaForCausalLM", _train_llama),
     "mistral_generator": Kind(
         "MistralForCausalLM", lambda: _train_sentencepiece(chat_template=MISTRAL_CHAT)

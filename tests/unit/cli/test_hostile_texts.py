@@ -106,6 +106,7 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "up": ("--pair", "{}"),
     "config set": ("pair", "x{}"),
     "models show": ("p{}",),
+    "models import": ("{}.gguf",),
     "models eval": ("x{}", "--problems", "{}"),
     "doctor": ("--fit", "x{}"),
     "bench flashtts": ("--problems", "x{}"),
