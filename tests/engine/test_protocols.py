@@ -134,7 +134,7 @@ async def test_a_request_is_followed_while_it_runs(pair: VllmPair, stream: bool)
         body = {"messages": SAY, "max_tokens": 40, "ignore_eos": True, "logprobs": True}
         found = await post(handlers, CHAT, **body, stream=stream)
     assert sum(noted) == 40
-    assert len(noted) > 5
+    assert len(noted) > 2
     if not stream:
         choice = found["choices"][0]
         assert len(choice["logprobs"]["content"]) == found["usage"]["completion_tokens"] == 40
