@@ -181,8 +181,11 @@ class VllmSpeculator:
 
     async def end_run(self, run: str) -> tuple[int, int]:
         """See `engine.base`. For a process that died, its last report counts."""
-        await self._call_and_count(run, "end_run", run)
-        drawn, certain = zip((0, 0), *self._drawn.pop(run, {}).values(), strict=True)
+        try:
+            await self._call_and_count(run, "end_run", run)
+        finally:  # also if the run is cancelled meanwhile
+            reports = self._drawn.pop(run, {}).values()
+        drawn, certain = zip((0, 0), *reports, strict=True)
         return sum(drawn), sum(certain)
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
