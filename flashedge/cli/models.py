@@ -5,7 +5,8 @@ import errno
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -228,13 +229,11 @@ def import_gguf(
         hint = f"add --name NAME, or type first: flashedge models rm {name}"
         raise ConfigError(f"there is a model {name!r} already", hint=hint, param="name")
     _check_room(folder, model.size_bytes)
-    fresh = folder.with_name(f".new-{uuid.uuid4().hex}")
     try:
-        fresh.mkdir(parents=True)
-        with show_bar("unpacking", len(model.tensors), unit="tensors") as report:
-            model.write(fresh, report)
-        check_checkpoint(fresh)
-        fresh.rename(folder)
+        with _fill_folder(folder) as fresh:
+            with show_bar("unpacking", len(model.tensors), unit="tensors") as report:
+                model.write(fresh, report)
+            check_checkpoint(fresh)
         try:
             _add_import(name, folder, verifier, model.metadata, config)
         except BaseException:
@@ -242,8 +241,6 @@ def import_gguf(
             raise
     except OSError as error:
         raise _translate(error, folder) from error
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     output.note(f"imported {file.name} as the pair {name}: {format_size(model.size_bytes)}")
     if locate_model(find_pair(name, config).verifier, config) is None:
         output.note(f"its verifier is not on this machine: flashedge models pull {name}")
@@ -442,14 +439,8 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
         if found.resolve() == to.resolve():
             return to
         _check_room(hub, sum(f.stat().st_size for f in found.iterdir() if f.is_file()))
-        fresh = top / "snapshots" / f".new-{uuid.uuid4().hex}"
-        try:
-            shutil.copytree(found, fresh, symlinks=False)
-            if to.exists():
-                shutil.rmtree(to)
-            fresh.rename(to)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+        with _fill_folder(to) as fresh:
+            shutil.copytree(found, fresh, symlinks=False, dirs_exist_ok=True)
         if revision != commit:
             ref = top / "refs" / revision
             ref.parent.mkdir(parents=True, exist_ok=True)
@@ -475,6 +466,21 @@ def remove(spec: ModelSpec, config: Config) -> int | None:
     except OSError as error:
         raise _translate(error, top) from error
     return freed
+
+
+@contextmanager
+def _fill_folder(folder: Path) -> Iterator[Path]:
+    """Yield a new folder to fill, which then takes the place of `folder`. Of what fails nothing is
+    left."""
+    fresh = folder.with_name(f".new-{uuid.uuid4().hex}")
+    try:
+        fresh.mkdir(parents=True)
+        yield fresh
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _locate_imports(config: Config) -> Path:

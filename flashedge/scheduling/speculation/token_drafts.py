@@ -98,6 +98,16 @@ def _count(followers: dict[int, int | list[int]], context: int, token: int) -> N
         followers[context] = [found, _ONE | token]
 
 
+Owner = tuple[str, str]
+"""Whose text it is: a kind, program or client, and its name."""
+
+
+def list_owners(program: str, client: str) -> list[Owner]:
+    """List the owners of a request's text, the program first. client: empty if it is not known."""
+    own = ("program", program)
+    return [own, ("client", client)] if client else [own]
+
+
 MOST_INDICES = 2
 """The most indices that a draft looks in: the run's, and its client's."""
 KINDS_OF_ORDER = 6

@@ -375,7 +375,7 @@ def name_rule(rule: Rule) -> str:
 
 def choose_leads(votes: Sequence[Vote], curve: Curve) -> dict[str, Policy]:
     """Rules by the lead: that with the fewest changed decisions within LEAST_SAVED and MAX_TIME,
-    and, by the paths begun at the start, those with the fewest tokens within MAX_LOSS."""
+    and, by the paths started at the start, those with the fewest tokens within MAX_LOSS."""
     cap = len(votes[0].lens)
     whole = judge("", build_smaller(cap), [votes], curve)
     in_time: list[tuple[int, str, Rule]] = []
@@ -420,7 +420,7 @@ def list_rivals(cap: int) -> dict[str, Policy]:
         lead = replace(usual, thresholds=((LEAD, least),))
         one_by_one = replace(lead, policy="every_step", detect=1)
         rules |= {f"{least}: ": lead, f"{least}, one path after the other: ": one_by_one}
-        rules[f"{least}, all begun at once: "] = replace(lead, detect=cap)
+        rules[f"{least}, all started at once: "] = replace(lead, detect=cap)
     return {about + name_rule(rule): rule for about, rule in rules.items()}
 
 

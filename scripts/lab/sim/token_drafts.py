@@ -9,14 +9,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.vllm.inside import keys
 from flashedge.scheduling.speculation.step_costs import StepCosts, count_step, cut_drafts
 from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
     DraftToken,
+    Owner,
     TextIndex,
     draft,
+    list_owners,
 )
 from scripts.lab.sim.engine_loop import Job
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
@@ -27,17 +28,15 @@ class TokenDrafts:
     def __init__(self, scheduler: SimScheduler, jobs: Mapping[int, Job], costs: StepCosts) -> None:
         """jobs: the engine's, by sequence. costs: of its steps."""
         self._scheduler, self._jobs, self._costs = scheduler, jobs, costs
-        self._texts = defaultdict[tuple[str, str], TextIndex](TextIndex)
-        """By owner, see `inside.token_drafts.list_owners`."""
+        self._texts = defaultdict[Owner, TextIndex](TextIndex)
         self._rates = AcceptanceRates()
         self.counters = {"drafted_tokens": 0, "accepted_tokens": 0, "drafted_steps": 0}
         """As in `engine/vllm/inside/token_drafts.py`."""
 
     def add_request(self, request: ExtendRequest, sequence: SimSequence) -> None:
         """Let the tokens of a request be drafted. sequence: with the tokens of an adopted draft."""
-        program = keys.PROGRAM, request.program or f"request-{sequence.id}"
-        owners = [program, (keys.CLIENT, request.client)] if request.client else [program]
-        is_first = program not in self._texts
+        owners = list_owners(request.program or f"request-{sequence.id}", request.client)
+        is_first = owners[0] not in self._texts
         indices = [self._texts[owner] for owner in owners]
         if is_first:  # later paths were counted when drawn
             for index in indices:

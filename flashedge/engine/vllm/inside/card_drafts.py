@@ -29,13 +29,12 @@ from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.token_drafts import (
     LAST_PROMPTS,
     MOST_OWNERS,
-    Owner,
     find_new,
-    list_owners,
+    find_owners,
     may_draft,
 )
 from flashedge.scheduling.speculation.step_costs import EXPLORE, StepCosts
-from flashedge.scheduling.speculation.token_drafts import AcceptanceRates
+from flashedge.scheduling.speculation.token_drafts import AcceptanceRates, Owner
 
 SOURCES = "_flashedge_sources"
 """The attribute of a `SchedulerOutput` that holds the `Source` of each request that the runner
@@ -76,7 +75,7 @@ class CardDrafts:
         args = read_args(requested.sampling_params)
         if not (self._is_on and may_draft(requested.sampling_params)):
             return
-        owners = list_owners(args, requested.request_id)
+        owners = find_owners(requested)
         for owner in owners:
             self._prompts.setdefault(owner, deque(maxlen=LAST_PROMPTS))
             self._prompts.move_to_end(owner)

@@ -28,8 +28,10 @@ from flashedge.scheduling.speculation.token_drafts import (
     MOST_TOKENS,
     AcceptanceRates,
     DraftToken,
+    Owner,
     TextIndex,
     draft,
+    list_owners,
 )
 from flashedge.search.step_rules import BoundaryRule
 
@@ -53,15 +55,11 @@ class KnownText:
     """The last prompts that were counted."""
 
 
-Owner = tuple[str, str]
-"""PROGRAM or CLIENT, and its name."""
-
-
-def list_owners(args: Mapping[str, Any], request_id: str) -> list[Owner]:
-    """List from whose texts a request's tokens are drafted. args: our part of its parameters."""
-    program = (keys.PROGRAM, args.get(keys.PROGRAM) or request_id)
-    client = args.get(keys.CLIENT)
-    return [program, (keys.CLIENT, client)] if client else [program]
+def find_owners(requested: Request) -> list[Owner]:
+    """Find the owners of a request's text."""
+    args = read_args(requested.sampling_params)
+    program = args.get(keys.PROGRAM) or requested.request_id
+    return list_owners(program, args.get(keys.CLIENT, ""))
 
 
 def find_new(
@@ -78,7 +76,7 @@ def find_new(
     found, start = [], 0
     for prompts in prompts_of:
         if start < len(prompt):
-            start = max(start, *(count_common(known, prompt) for known in prompts), 0)
+            start = max([start, *(count_common(known, prompt) for known in prompts)])
         if start < len(prompt):
             prompts.append(prompt)
         found.append(range(start, len(prompt)))
@@ -147,7 +145,7 @@ class TokenDrafts:
         if not self._is_possible or params is None or not may_draft(params):
             return
         args = read_args(params)
-        texts = [self._find_text(owner) for owner in list_owners(args, requested.request_id)]
+        texts = [self._find_text(owner) for owner in find_owners(requested)]
         prompt = list(requested.prompt_token_ids or ())
         parts = find_new([text.prompts for text in texts], args, prompt)
         for text, new in zip(texts, parts, strict=True):
