@@ -21,17 +21,11 @@ import platformdirs
 
 from flashedge.config_field import PREFIX, PerEngine, Setting, describe_field, setting
 from flashedge.errors import ConfigError
-from flashedge.old_settings import OLD_SETTINGS, flatten_tables, translate, warn
 from flashedge.optimizations import Features
 from flashedge.types import POLICY_NAMES, USUAL_POLICY
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
 _FOLDERS = ("state", "cache", "config")
-_REMOVED = {
-    "_ray_cards": "remove it: engines no longer start on a Ray cluster",
-    "paths_ahead": "remove it: votes are counted after every path now, and draw no group ahead",
-}
-"""What users should do about settings that earlier versions had, by the end of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +226,7 @@ def trace_settings(
     if home:
         top = _SETTINGS["state_dir"].parse(home, f"{PREFIX}HOME")
         folders = {f"{kind}_dir": top / kind for kind in _FOLDERS}
-    known = {*_SETTINGS, *OLD_SETTINGS}
-    for key in named.keys() - known:
+    for key in named.keys() - _SETTINGS.keys():
         if close := find_nearest(key, _SETTINGS, cutoff=0.75):
             raise ConfigError(
                 f"unknown variable {PREFIX}{key.upper()}",
@@ -246,23 +239,16 @@ def trace_settings(
     place = "the command" if "config_dir" in explicit else "the environment"
     file = _SETTINGS["config_dir"].parse(config_dir, place) / "config.toml"
     for source, values in (
-        (str(file), flatten_tables(read_toml(file), file, _SETTINGS)),
-        ("the environment", {k: v for k, v in named.items() if k in known and v != ""}),
+        (str(file), read_toml(file)),
+        ("the environment", {k: v for k, v in named.items() if k in _SETTINGS and v != ""}),
         ("the command", explicit),
     ):
-        # Old names come first, so that the new name wins.
-        for given in sorted(values, key=lambda name: name not in OLD_SETTINGS):
-            key, value = given, values[given]
-            if key in OLD_SETTINGS:
-                before = {name: each.value for name, each in found.items()}
-                key, value = translate(key, value, source, before)
+        for key, value in values.items():
             if key not in _SETTINGS or (source == str(file) and not _SETTINGS[key].is_in_file):
                 raise build_key_error(
                     key, source, [s.name for s in list_settings() if s.is_in_file]
                 )
             parsed = _SETTINGS[key].parse(value, source, onto=found[key].value)
-            if given in OLD_SETTINGS:
-                warn(given, source, f'{key} = "{_SETTINGS[key].write(parsed) or ""}"')
             found[key] = SettingValue(parsed, source)
     return found
 
@@ -288,7 +274,6 @@ def build_key_error(key: str, source: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
-    hint = next((hint for end, hint in _REMOVED.items() if key.endswith(end)), hint)
     return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)
 
 

@@ -32,11 +32,6 @@ _KINDS: dict[Any, str] = {
 }
 _ENDS = {"_bytes": "size", "devices": "cards"}
 """The kind of a setting by the end of its name. Other kinds follow from the field's type."""
-_REMOVED_VALUES = {
-    ("scheduling_lengths", "text"): "say history: the text model is in the lab "
-    "(scripts/bench/lengths), since orders by its predictions were no better"
-}
-"""What users should do about values that earlier versions had, by setting and value."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
 _EXPECTED = {
@@ -109,10 +104,7 @@ class Setting:
             place = f"{self.name} is {value!r} in {source}"
             if self.is_secret:
                 place = f"{self.name} in {source} can't be used"
-            hint = _REMOVED_VALUES.get((self.name, str(value)))
-            raise ConfigError(
-                f"{place}; it must be {expected}", hint=hint, param=self.name
-            ) from None
+            raise ConfigError(f"{place}; it must be {expected}", param=self.name) from None
 
     def _read_each(self, value: object) -> PerEngine[Any]:
         parts = value.split(",") if isinstance(value, str) else value

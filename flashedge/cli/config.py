@@ -10,9 +10,8 @@ from typer import Argument
 from flashedge.cli import output
 from flashedge.cli.output import Json
 from flashedge.config import SettingValue, find_nearest, list_settings, load_config, trace_settings
-from flashedge.config_field import PREFIX, Setting
+from flashedge.config_field import Setting
 from flashedge.errors import ConfigError
-from flashedge.old_settings import OLD_SETTINGS, find_new_name, remove_old, translate
 from flashedge.optimizations import FEATURES, Features
 
 EPILOG = """\
@@ -108,25 +107,13 @@ def set_value(
             hint=f"to remove it from config.toml: flashedge config unset {setting.name}",
             param=setting.name,
         )
-    kept: object
-    if (old := key.replace(".", "_", 1)) in OLD_SETTINGS:
-        only_file = trace_settings(environ={f"{PREFIX}CONFIG_DIR": str(file.parent)})
-        before = {name: each.value for name, each in only_file.items()}
-        _, parsed = translate(old, value, "the command", before)
-        kept = setting.write(parsed) or ""
-    else:
-        parsed = setting.parse(value, "the command")
-        kept = setting.write(parsed)
-        if setting.kind in ("size", "features") or kept is None:  # None is "auto"
-            kept = value  # as the user wrote it
-        elif isinstance(parsed, bool | int | float):
-            kept = parsed
-
-    def write(document: Any) -> None:
-        remove_old(document, setting.name)
-        document[setting.name] = kept
-
-    edit_file(file, write)
+    parsed = setting.parse(value, "the command")
+    kept: object = setting.write(parsed)
+    if setting.kind in ("size", "features") or kept is None:  # None is "auto"
+        kept = value  # as the user wrote it
+    elif isinstance(parsed, bool | int | float):
+        kept = parsed
+    edit_file(file, lambda document: document.__setitem__(setting.name, kept))
     output.say(f"{setting.name} = {_format_value(setting, parsed)} in {file}")
     if trace_settings()[setting.name].source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
@@ -136,18 +123,8 @@ def set_value(
 def unset_value(key: Key) -> None:
     """Remove one setting from config.toml. A running daemon must be restarted to notice."""
     setting = find_setting(key)
-    if key.replace(".", "_", 1) in OLD_SETTINGS:
-        raise ConfigError(
-            f"{key} is a part of {setting.name} now",
-            hint=f"flashedge config set {setting.name} VALUE, or unset all of {setting.name}",
-            param=key,
-        )
     file = load_config().config_file
-
-    def remove(document: Any) -> bool:
-        return remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
-
-    if not (file.exists() and edit_file(file, remove)):
+    if not file.exists() or edit_file(file, lambda found: found.pop(setting.name, None)) is None:
         output.note(f"{setting.name} was not set in {file}")
         return
     now = trace_settings()[setting.name]
@@ -156,15 +133,11 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """Find a setting by its name. An old name is accepted, with a note. Raises ConfigError."""
-    name = key.replace(".", "_", 1)  # a key in a former table, such as clusters.model
-    name = find_new_name(name) if name in OLD_SETTINGS else name
-    for setting in _list_settable():
-        if name == setting.name:
-            if name != key:
-                output.note(f"{key} is an old name: the setting is {name} now")
-            return setting
-    close = find_nearest(name, [s.name for s in _list_settable()])
+    """Find a setting by its name. Raises ConfigError."""
+    settings = {s.name: s for s in _list_settable()}
+    if key in settings:
+        return settings[key]
+    close = find_nearest(key, settings)
     hint = f"did you mean {close}?" if close else "list them: flashedge config show"
     raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 

@@ -1,7 +1,6 @@
 """`flashedge`: the entry point and the list of commands."""
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -16,9 +15,7 @@ from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
 from flashedge.errors import RequestError
 from flashedge.literal import show_literally
-from flashedge.old_settings import OldSetting
 
-_show_usual_warning = warnings.showwarning
 _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "int_parsing": lambda _: "an integer",
     "int_from_float": lambda _: "an integer",
@@ -50,7 +47,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command("solve", cls=solve.Command, epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solve)
+app.command("solve", epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solve)
 app.command("score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
 app.command("chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
 app.command("launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
@@ -85,13 +82,6 @@ def _root(
     pass
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
-    if category is OldSetting:
-        output.warn(str(message))
-    else:
-        _show_usual_warning(message, category, *where)
-
-
 def run() -> None:
     """The console script. `output.EXIT_CODES` lists its exit codes."""
     sys.excepthook = output.print_traceback
@@ -109,7 +99,6 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:
             raise explain_value(error) or error from None
 
-    warnings.showwarning = _show_warning  # type: ignore[assignment]
     given = sys.argv[1:] if argv is None else argv
     options = given[: given.index("--")] if "--" in given else given
     try:

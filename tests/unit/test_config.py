@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashedge.config import Config, list_settings, load_config, trace_settings
 from flashedge.errors import ConfigError
-from flashedge.old_settings import OLD_SETTINGS, OldSetting
-from flashedge.optimizations import FEATURES, Features
+from flashedge.optimizations import Features
 
 
 def load(
@@ -72,10 +70,6 @@ def test_sizes(tmp_path: Path) -> None:
             ("features", value, "must be names with on or off, such as speculation=off")
             for value in ("speculation=maybe", "speculation", "specluation=off", 2, {"offload": 1})
         ),
-        ("generator_kv_bytes", "64KiB", "at least 1.0 MiB"),
-        ("verifier_devices", "one", "must be different cards"),
-        ("scheduling_speculation", "perhaps", "must be true or false"),
-        ("scheduling_lookahead", 2, "must be true or false"),
         *(
             ("allowed_origins", one, "must be origins such as")
             for one in ("*", "null", "obsidian.md", "http://", "http://a/b", ["http://a", "*"], 5)
@@ -121,42 +115,6 @@ def test_features_of_all_sources_count_and_the_last_one_wins(tmp_path: Path) -> 
     config = load(tmp_path, file, env, features={"score_once": False})
     assert str(config.features) == "speculation=off,score_once=off,async_scheduling=on"
     assert load(tmp_path / "new", features=str(config.features)).features == config.features
-
-
-@pytest.mark.parametrize("name", FEATURES)
-def test_the_old_names_of_features_set_them_with_a_hint(tmp_path: Path, name: str) -> None:
-    old = name if f"scheduling_{name}" not in OLD_SETTINGS else f"scheduling_{name}"
-    for on in (True, False):
-        with pytest.warns(OldSetting, match=f"{old} in the environment is an old name; write feat"):
-            config = load(tmp_path, env={f"FLASHEDGE_{old.upper()}": str(on)})
-        assert config.features == replace(Features(), **{name: on})
-
-
-def test_the_old_names_of_the_engines_settings_set_their_part(tmp_path: Path) -> None:
-    file = 'generator_kv_bytes = "512MiB"\nverifier_devices = 1\n'
-    env = {"FLASHEDGE_VERIFIER_KV_BYTES": "1GiB", "FLASHEDGE_GENERATOR_DEVICES": "0,2"}
-    with pytest.warns(OldSetting) as told:
-        config = load(tmp_path, file, env)
-    assert config.kv_bytes == (512 << 20, 1 << 30)
-    assert config.devices == (("0", "2"), ("1",))
-    said = [str(warning.message) for warning in told]
-    assert said[0].endswith('config.toml is an old name; write kv_bytes = "512MiB,auto"')
-    assert 'write devices = "0+2,1"' in said[-1]
-
-
-def test_the_old_tables_are_read_with_a_hint(tmp_path: Path) -> None:
-    file = 'port = 1\n[clusters]\nmodel = "./minilm"\nthreshold = 0.7\n'
-    file += "[scheduling]\nspeculation = false\n"
-    with pytest.warns(OldSetting) as told:
-        config = load(tmp_path, file, {"FLASHEDGE_CLUSTERS_THRESHOLD": "0.8"})
-    assert (config.port, config.clusters_model, config.clusters_threshold) == (1, "./minilm", 0.8)
-    assert not config.features.speculation
-    assert len(told) == 3
-    assert "model of [clusters] in" in str(told[0].message)
-    assert str(told[0].message).endswith("write clusters_model")
-    with pytest.raises(ConfigError, match="unknown key 'clusters_modle'") as e:
-        load(tmp_path, '[clusters]\nmodle = "x"\n')
-    assert e.value.hint == "did you mean 'clusters_model'?"
 
 
 @pytest.mark.parametrize(

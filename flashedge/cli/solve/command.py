@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
-from typer.core import TyperCommand
 
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
@@ -78,13 +77,6 @@ Output = Annotated[
         help="Results of --input, one JSON line each. The same command resumes.",
     ),
 ]
-
-
-class Command(TyperCommand):
-    """`solve`, which takes its old flags for one more version."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, flags.translate_old_flags(args))
 
 
 def solve(

@@ -5,7 +5,6 @@ import math
 from functools import partial
 from typing import Any
 
-from flashedge.cli.output import note
 from flashedge.errors import NotFound, RequestError
 from flashedge.types import STRATEGIES
 
@@ -27,12 +26,6 @@ REQUEST_FIELDS = {
     "early_exit.detect": "paths, rollouts or probes before certainty is first measured",
 }
 """Fields of a request that have no flag, what they mean, and in brackets their defaults."""
-_OLD_FLAGS = {
-    **{f"--{name.replace('_', '-')}": name for name in REQUEST_FIELDS if "." not in name},
-    "--exit-policy": "early_exit.policy",
-    "--threshold": "early_exit.thresholds",
-    "--detect": "early_exit.detect",
-}
 
 
 def complete_strategy(incomplete: str) -> list[str]:
@@ -102,27 +95,6 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
 
 def _parse_float(name: str, text: str) -> float | None:
     return check_finite(name, float(text))
-
-
-def translate_old_flags(args: list[str]) -> list[str]:
-    """The arguments of `solve`, with old flags replaced by `--set NAME=VALUE`."""
-    end = args.index("--") if "--" in args else len(args)
-    found: list[str] = []
-    left = iter(args[:end])
-    for flag in left:
-        name, equals, value = flag.partition("=")
-        new = _OLD_FLAGS.get(name)
-        if new is None:
-            found.append(flag)
-            continue
-        if new == "baseline":
-            value = "true"
-        elif not equals:
-            value = next(left, "")
-        given = f"{new}.{value}" if name == "--threshold" else f"{new}={value}"
-        note(f"{name} is an old flag; write --set {given}")
-        found += ["--set", given]
-    return found + args[end:]
 
 
 def check_finite(name: str, value: float | None) -> float | None:

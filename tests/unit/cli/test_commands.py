@@ -72,7 +72,7 @@ def test_help_imports_nothing_slow_and_no_dashboard(cli: Cli) -> None:
         ("solve p --strategy beam-16 -n 8", "contradict each other"),
         ("solve p --strategy Beam!", "no strategy 'Beam!'"),
         ("solve p --strategy beem-4", "did you mean 'beam'?"),
-        ("solve p --no-early-exit --detect 2", "--no-early-exit contradicts detect"),
+        ("solve p --no-early-exit --set early_exit.detect=2", "--no-early-exit contradicts detect"),
         ("solve p --set c=[1e999]", "c is inf; it must be a finite number"),
         ("solve p -n four", "error: --n is 'four'; it must be an integer\n"),
         ("solve p --temperature x", "--temperature is 'x'; it must be a number"),

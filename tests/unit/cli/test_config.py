@@ -37,16 +37,15 @@ def test_show_lists_every_setting_with_its_source(cli: Cli, file: Path, monkeypa
 
 
 def test_show_tells_what_one_setting_means(cli: Cli) -> None:
-    for key in ("scheduling_policy", "scheduling.policy"):
-        lines = cli("config", "show", key).out.splitlines()
-        assert lines[0] == "scheduling_policy = shortest (default)"
-        assert lines[1].startswith("Which of the waiting programs goes next")
-        assert "choices: fcfs, gang, tie, shortest" in lines[3]
-        assert lines[4].endswith(
-            "in config.toml: scheduling_policy; in the environment: FLASHEDGE_SCHEDULING_POLICY"
-        )
-        (one,) = json.loads(cli("config", "show", key, "--json").out)
-        assert one["name"] == "scheduling_policy"
+    lines = cli("config", "show", "scheduling_policy").out.splitlines()
+    assert lines[0] == "scheduling_policy = shortest (default)"
+    assert lines[1].startswith("Which of the waiting programs goes next")
+    assert "choices: fcfs, gang, tie, shortest" in lines[3]
+    assert lines[4].endswith(
+        "in config.toml: scheduling_policy; in the environment: FLASHEDGE_SCHEDULING_POLICY"
+    )
+    (one,) = json.loads(cli("config", "show", "scheduling_policy", "--json").out)
+    assert one["name"] == "scheduling_policy"
     cli("config", "set", "features", "speculation=off")
     shown = [line.split()[:2] for line in cli("config", "show", "features").out.splitlines()]
     for row in (["speculation", "off"], ["gang", "on"], ["early_scores", "auto"]):
@@ -86,19 +85,6 @@ def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
     assert cli("config", "set", "features", "gang=off").code == 0
     assert str(load_config().features) == "gang=off"
     assert "[features]" not in file.read_text()
-
-
-def test_an_old_name_sets_its_part_of_the_setting(cli: Cli, file: Path) -> None:
-    file.write_text("generator_kv_bytes = '64MiB'\n[scheduling]\nlookahead = true\n")
-    done = cli("config", "set", "scheduling.speculation", "false")
-    assert done.out == f"features = speculation=off,lookahead=on in {file}\n"
-    assert "scheduling.speculation is an old name: the setting is features now" in done.err
-    assert f'generator_kv_bytes in {file} is an old name; write kv_bytes = "64MiB,auto"' in done.err
-    assert cli("config", "set", "verifier_kv_bytes", "1GiB").code == 0
-    written = 'features = "speculation=off,lookahead=on"', 'kv_bytes = "64MiB,1024MiB"'
-    assert sorted(file.read_text().split("\n")) == ["", *written]
-    cli.ends(2, "is a part of features now", "config", "unset", "scheduling_speculation")
-    assert cli("config", "show").err == "What a setting means: flashedge config show KEY\n"
 
 
 @pytest.mark.parametrize(
@@ -148,13 +134,10 @@ def test_names_complete(cli: Cli, monkeypatch: Patch, command: str) -> None:
     assert cli().out.split() == ["idle_timeout_s"]
 
 
-@pytest.mark.parametrize("key", ["clusters.model", "clusters_model"])
-@pytest.mark.parametrize("table", ["clusters_", "[clusters]\n"])
-def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, table: str) -> None:
+def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path) -> None:
     kept = "# mine\nport = 1 # kept\n"
-    file.write_text(f"{kept}{table}model = 'x'\n")
-    done = cli("config", "unset", key)
-    assert ("old name" in done.err) is ("." in key or "[" in table)
+    file.write_text(f"{kept}clusters_model = 'x'\n")
+    done = cli("config", "unset", "clusters_model")
     told = f"clusters_model removed from {file}; now not set (default)\n"
     assert (done.code, done.out) == (0, told)
     assert file.read_text() == kept

@@ -61,26 +61,17 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
         " --set max_step_tokens=64 --set max_steps=9 --set baseline=true"
         " --set early_exit.thresholds.entropy=0.9 --set early_exit.detect=2"
     )
-    old = (
-        " --branching 2 --aggregate=min --selection best --top-p 0.9 --top-k=40"
-        " --max-step-tokens 64 --max-steps 9 --baseline --threshold entropy=0.9 --detect 2"
-    )
-    new = cli("solve", "p", "--program", "task 7", *(options + fields).split())
-    assert (new.code, "old flag" in new.err) == (0, False)
+    assert cli("solve", "p", "--program", "task 7", *(options + fields).split()).code == 0
     (asked,) = (r for r in daemon.requests if r.url.path == "/v1/solve")
     assert asked.headers["x-flashedge-client"] == "cli"
     assert asked.headers["x-flashedge-program"] == "task 7"
-    done = cli("solve", *(options + old).split(), "--", "p")
-    assert done.code == 0
-    assert "--top-k is an old flag; write --set top_k=40" in done.err
-    assert "--threshold is an old flag; write --set early_exit.thresholds.entropy=0.9" in done.err
     by_flag = {"pair": "bundled", "strategy": "beam", "n": 16, "seed": 5, "temperature": 0.5}
     by_flag |= {"max_tokens": 400, "token_budget": 5000, "deadline_s": 7.5, "priority": 1}
     by_set = {"branching": 2, "aggregate": "min", "selection": "best", "top_p": 0.9, "top_k": 40}
     by_set |= {"max_step_tokens": 64, "max_steps": 9, "baseline": True}
     exits = {"early_exit": {"thresholds": {"entropy": 0.9}, "detect": 2}}
     body = {"problem": "p", "stream": True, **by_flag, **by_set, **exits}
-    assert daemon.bodies("/v1/solve") == [body, body]
+    assert daemon.bodies("/v1/solve") == [body]
 
 
 def test_a_run_that_waits_says_so_once(cli: Cli, daemon: FakeDaemon) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flashedge.config import Config, load_config
-from flashedge.errors import ConfigError, StoreError
+from flashedge.errors import StoreError
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.records.store import RunStore
 from flashedge.scheduling.lengths.distribution import LogT
@@ -116,12 +116,8 @@ async def test_nothing_is_received_after_the_stop(config: Config, store: RunStor
     assert known.arrived.empty()
 
 
-def test_off_predicts_nothing_and_text_says_where_it_went(config: Config, store: RunStore) -> None:
+def test_off_predicts_nothing(config: Config, store: RunStore) -> None:
     assert config.scheduling_lengths == "history"
     environ = {"FLASHEDGE_HOME": str(config.state_dir.parent)}
     off = load_config({"scheduling_lengths": "off"}, environ=environ)
     Predictions(off, store).submit(NEW, lambda found: None)  # without an event loop
-    with pytest.raises(ConfigError) as caught:
-        load_config(environ={**environ, "FLASHEDGE_SCHEDULING_LENGTHS": "text"})
-    assert "one of history, off" in caught.value.line
-    assert "scripts/bench/lengths" in str(caught.value.hint)

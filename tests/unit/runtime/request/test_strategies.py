@@ -49,7 +49,6 @@ def test_flags(cli: Cli, daemon: FakeDaemon, flags: str, expected: dict[str, Any
         "--set early_exit=true --set early_exit.detect=3",
         "--set c",
         "--set =3",
-        "--threshold entropy",
         "--set judge=nobody",
     ],
 )
