@@ -127,6 +127,8 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
     """("messages", 0, "role") -> messages[0].role"""
     text = ""
     for part in loc:
+        if part in ("float", "str"):  # pydantic's name for one type of a field that takes several
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".")
 

@@ -81,12 +81,15 @@ def up(
     if install:
         process = None
         output.note(f"installed {unit.install(config, given)}")
-        daemon_control.wait_held(config)
         output.note("It starts when you log in. To start it at boot: loginctl enable-linger")
     else:
         process = daemon_control.start(config, given)
+    daemon_control.wait_held(config, process)
     if not wait:
-        known = "" if process is None else f" (process {process.pid})"
+        pid = None if process is None else process.pid
+        if as_json:
+            output.print_json({"url": None, "pid": pid, "pair": config.pair})
+        known = "" if pid is None else f" (process {pid})"
         output.note(f"The daemon starts{known}. See its state: flashedge ps")
         return
     try:

@@ -93,12 +93,17 @@ def list_options(config: Config, values: Mapping[str, object]) -> list[str]:
     return [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
 
 
-def wait_held(config: Config) -> None:
-    """Wait until a daemon that another program starts holds the lock. Raises DaemonError when none
-    does within HELD_TIMEOUT_S."""
+def wait_held(config: Config, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until a starting daemon holds the lock, so that `stop` finds it.
+
+    process: what `start` returned, if this program started it; the error that it reported is raised
+    if it ended before. Raises DaemonError when another's does not hold it within HELD_TIMEOUT_S.
+    """
     until = time.monotonic() + HELD_TIMEOUT_S
     while files.find_holder(config) is None:
-        if time.monotonic() > until:
+        if process is not None and process.poll() is not None:
+            raise read_error(config, process.returncode)
+        if process is None and time.monotonic() > until:
             raise DaemonError(f"no daemon started within {HELD_TIMEOUT_S:.0f} s", hint=_SEE_LOG)
         time.sleep(_POLL_S)
 

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 from pathlib import Path
+from urllib.parse import quote
 
 from flashedge.config import Config
 from flashedge.engine.layout import find_layout
@@ -15,7 +16,7 @@ from flashedge.profiler.profile import FoundProfile, load_profile
 
 
 def locate_profile(pair: Pair, config: Config) -> Path:
-    return config.state_dir / "profiles" / f"{pair.name.replace('/', '_')}.json"
+    return config.state_dir / "profiles" / f"{quote(pair.name, safe='+')}.json"
 
 
 def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _check_weights(path: Path) -> int | None:
             raise CheckpointError(f"{path}: {shard.name} is missing", hint=_PULL_AGAIN)
         if shard.suffix == ".safetensors":
             header = _read_header(shard)
-            shapes = (header[n].get("shape") for n in _EMBEDDINGS if n in header)
+            shapes = (header[n]["shape"] for n in _EMBEDDINGS if n in header)
             rows = next((s[0] for s in shapes if s), rows)
         else:
             _refuse_pointer(shard)
@@ -146,7 +146,10 @@ def _read_header(file: Path) -> dict[str, Any]:
         if length > 1 << 28:  # safetensors itself allows 100 MB
             raise ValueError("the header is too long")
         header: dict[str, Any] = json.loads(opened.read(length))
-        ends = [t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"]
+        tensors = [t for n, t in header.items() if n != "__metadata__"]
+        if not all(isinstance(t["dtype"], str) and isinstance(t["shape"], list) for t in tensors):
+            raise ValueError("a tensor has no dtype or shape")
+        ends = [t["data_offsets"][1] for t in tensors]
         if 8 + length + max(ends, default=0) != file.stat().st_size:
             raise ValueError("the tensors end elsewhere")
     return header

@@ -324,6 +324,8 @@ async def test_runs_and_protocols_take_keep_alive(
         assert (await client.post(path, json=body)).is_success, path
     refused = await client.post("/v1/chat/completions", json={**chat, "keep_alive": "soon"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
+    refused = await client.post("/v1/solve", json={**ASK, "keep_alive": []})
+    assert refused.json()["error"]["param"] == "keep_alive"
     assert (await client.post("/v1/unload")).status_code == 202
     assert (await client.post("/v1/load")).status_code == 202
     assert service.kept_alive == [600.0, None, -1.0, None, 0]

@@ -298,6 +298,8 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert down.err == f"stopping the daemon (process {told['pid']})\n", "before it has ended"
     assert down.out == f"stopped the daemon (process {told['pid']})\n"
     assert "no daemon runs" in cli("down").err
+    soon = cli.ends(0, "The daemon starts", "up", "--port", "0", "--no-wait", "--json")
+    assert json.loads(soon.out)["pid"] == json.loads(cli("down", "--json").out)["stopped"]
 
 
 def test_up_in_the_foreground_becomes_the_daemon_process(cli: Cli, monkeypatch: Patch) -> None:

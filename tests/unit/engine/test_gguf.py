@@ -182,6 +182,15 @@ def test_what_is_not_supported_is_refused_by_name(what: str, tmp_path: Path) -> 
     assert str(file) in str(refused.value)
 
 
+def test_a_part_of_a_split_file_is_refused_by_its_name(tmp_path: Path) -> None:
+    """Parts that older tools wrote do not count themselves."""
+    file = tmp_path / "tiny-00001-of-00003.gguf"
+    write_gguf(file, *describe("qwen_generator", tmp_path / "original"))
+    with pytest.raises(CheckpointError, match="one part of a split model") as refused:
+        open_gguf(file)
+    assert "llama-gguf-split --merge" in str(refused.value.hint)
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "tiny.gguf", *describe("qwen_generator", tmp_path / "original"))
     whole = file.read_bytes()

@@ -68,6 +68,7 @@ def write_header(text: bytes) -> bytes:
 
 
 HEADERS = (b"[]", b'{"a": {}}', b'{"a": {"data_offsets": []}}', b'{"a": 5}')
+HEADERS += (b'{"a": {"dtype": "F32", "data_offsets": [0, 0]}}',)
 """JSON that is no header of safetensors."""
 NINE = [f"t{i}" for i in range(8)] + ["<extra_0>"]
 POINTER = b"version https://git-lfs.github.com/spec/v1\n"
