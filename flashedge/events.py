@@ -57,6 +57,8 @@ class StepCompleted:
     finish: str
     answer: str | None = None
     """The boxed answer of a path that ends here, as the model wrote it."""
+    confidences: tuple[float, ...] = ()
+    """See `types.Segment`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

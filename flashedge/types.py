@@ -29,6 +29,7 @@ STRATEGIES: Mapping[str, str] = {
     "beam": "step by step, the best paths go on",
     "best_of_n": "n whole answers, weighed by the verifier",
     "self_consistency": "n whole answers, the most frequent one wins",
+    "deepconf": "n whole answers, weighed by how sure the model was of its words",
     "dvts": "subtrees, each keeps its best path",
     "dynamic_branching": "a beam that branches more below high scores",
     "varying_granularity": "a beam of short steps first, long ones later",
@@ -90,6 +91,18 @@ class Granularity:
     max_tokens: int
     to_end: bool = False
     """Whether it goes on to the end of the answer. False ends it with the step."""
+    confidence_rule: ConfidenceRule | None = None
+    """Where it ends for want of confidence. None does not measure it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfidenceRule:
+    """Ends a path whose last tokens are too uncertain. See `certainty.token_confidence`."""
+
+    window: int
+    """Tokens over which confidence is averaged."""
+    least: float = 0.0
+    """The path ends with the token at which the average is below this. 0 ends none."""
 
 
 class FinishReason(StrEnum):
@@ -103,10 +116,12 @@ class FinishReason(StrEnum):
     """The end of the answer (EOS or a stop string)."""
     LENGTH = "length"
     """The path has no room left (context or max_tokens)."""
+    UNSURE = "unsure"
+    """The model was too unsure of the last tokens (`ConfidenceRule`)."""
 
     @property
     def ends_path(self) -> bool:
-        return self in (FinishReason.STOP, FinishReason.LENGTH)
+        return self in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.UNSURE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +135,9 @@ class Segment:
     steps: tuple[str, ...]
     """The texts of the segment's steps, at least one. The last one may be cut (STEP_LIMIT)."""
     finish: FinishReason
+    confidences: tuple[float, ...] = ()
+    """Shape (num_tokens,), see `certainty.token_confidence`. Empty unless its granularity has a
+    `confidence_rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

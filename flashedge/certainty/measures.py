@@ -11,8 +11,9 @@ from functools import lru_cache
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
 TV = "tv"  # 1 if `has_settled`, else 0
 LEAD = "lead"  # see `measure_lead`
+CONSENSUS = "consensus"  # the winner's share of all weights in a vote
 PROGRAM = "program"  # the certainty that a user's own program reports
-MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
+MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, CONSENSUS, PROGRAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +33,9 @@ class Checkpoint:
 
     @property
     def certainty(self) -> float | None:
-        """The value to display: CONSISTENCY, ENTROPY or else PROGRAM. None if all are missing."""
-        shown = (name for name in (CONSISTENCY, ENTROPY, PROGRAM) if name in self.measures)
+        """The value to display: the first of these that is measured. None if all are missing."""
+        usual = (CONSENSUS, CONSISTENCY, ENTROPY, PROGRAM)
+        shown = (name for name in usual if name in self.measures)
         return next((self.measures[name] for name in shown), None)
 
 
@@ -121,19 +123,24 @@ def pick_settled_answer(answers: Answers, window: int) -> str | None:
 # without a stop. Drawing several paths at once is ours.
 
 
-def measure_lead(answers: Answers, cap: int) -> float | None:
+def measure_lead(
+    answers: Answers, cap: int, weights: Sequence[float] | None = None
+) -> float | None:
     """The chance in [0, 1] that the most frequent answer so far wins the vote of all `cap` paths.
-    None when no path has an answer."""
-    first, second = _count_two(answers)
+    None when no path has an answer. weights: (len(answers),) what each path counts, on average 1 of
+    all paths; None for 1 each."""
+    first, second = _count_two(answers, weights)
     return _find_chance(first, second, max(0, cap - len(answers))) if first else None
 
 
-def count_wanted(answers: Answers, cap: int, least: float) -> int:
+def count_wanted(
+    answers: Answers, cap: int, least: float, weights: Sequence[float] | None = None
+) -> int:
     """How many paths should be open at once after these, at most those left of `cap`. It is the
     number of further paths that would raise the chance to `least` if each gave the most frequent
     answer, divided by the share that does so by Laplace's rule. 0 where the chance is high
     enough."""
-    return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
+    return _count_wanted(*_count_two(answers, weights), max(0, cap - len(answers)), least)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -144,16 +151,16 @@ def find_most_wanted(cap: int, least: float) -> int:
     return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
 
 
-def _count_wanted(first: int, second: int, left: int, least: float) -> int:
+def _count_wanted(first: float, second: float, left: int, least: float) -> int:
     def is_sure(more: int) -> bool:
         known = first + more > 0
         return known and _find_chance(first + more, second, left - more) >= least
 
     needed = bisect_left(range(left), True, key=is_sure)
-    return min(left, -(-needed * (first + second + 2) // (first + 1)))
+    return min(left, math.ceil(needed * (first + second + 2) / (first + 1)))
 
 
-def _find_chance(first: int, second: int, left: int) -> float:
+def _find_chance(first: float, second: float, left: int) -> float:
     """The chance that after `left` more paths the second answer has no more votes than the first.
     The number of them that give the second answer has a Beta-binomial distribution."""
     if second + left <= first:
@@ -161,20 +168,23 @@ def _find_chance(first: int, second: int, left: int) -> float:
     whole = _log_choose(first + second + left + 1, left)
     logs = (
         _log_choose(second + x, x) + _log_choose(first + left - x, first) - whole
-        for x in range(min(left, (first + left - second) // 2) + 1)
+        for x in range(min(left, int((first + left - second) // 2)) + 1)
     )
     return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _log_choose(n: int, k: int) -> float:
+def _log_choose(n: float, k: float) -> float:
     """The logarithm of the binomial coefficient "n choose k"."""
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def _count_two(answers: Answers) -> tuple[int, int]:
-    """(first, second) counts of the two most frequent answers."""
-    counts = [count for _, count in Counter(a for a in answers if a is not None).most_common(2)]
-    first, second = (*counts, 0, 0)[:2]
+def _count_two(answers: Answers, weights: Sequence[float] | None) -> tuple[float, float]:
+    """(first, second) counts, or weights, of the two answers that have most."""
+    counts: Counter[str] = Counter()
+    for answer, weight in zip(answers, weights or (1,) * len(answers), strict=True):
+        if answer is not None:
+            counts[answer] += weight  # type: ignore[assignment]
+    first, second = (*(count for _, count in counts.most_common(2)), 0, 0)[:2]
     return first, second
 
 

@@ -172,7 +172,7 @@ def describe_progress(view: RunView) -> str:
         parts = [f"{count_rollouts(view)}/{n} rollouts", describe_flights(view)]
         return " · ".join(part for part in parts if part)
     of = f"{view.paths_done}/{n} paths" if n is not None else f"{view.paths_done} paths"
-    draws_whole = view.config.get("strategy") in ("best_of_n", "self_consistency")
+    draws_whole = view.config.get("strategy") in ("best_of_n", "self_consistency", "deepconf")
     return of if draws_whole and view.level <= 1 else f"level {view.level} · {of}"
 
 

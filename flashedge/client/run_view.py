@@ -97,7 +97,7 @@ class NodeView:
     def ends_path(self) -> bool:
         """Whether nothing can follow this node."""
         return self.status == "complete" or (
-            self.status == "generated" and self.finish in ("stop", "length")
+            self.status == "generated" and self.finish in ("stop", "length", "unsure")
         )
 
 

@@ -40,6 +40,8 @@ class ExtendRequest:
     entropy_rule: EntropyRule | None = None
     """Ends the request before the first token that is too uncertain (BOUNDARY), even if
     `to_boundary` is False. A generator without entropies raises RequestError."""
+    confidences: bool = False
+    """Whether to report how sure the model is of each token. Not together with `entropy_rule`."""
     guidance: Mapping[str, Any] | None = None
     """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
     and `structural_tag`, with its options. A generator without grammars raises RequestError."""
@@ -79,6 +81,8 @@ class Chunk:
     entropies: tuple[float, ...] = ()
     """(len(token_ids),) nats, of the model's own distribution for each token (`EntropyRule`). Empty
     unless the request has an `entropy_rule`."""
+    confidences: tuple[float, ...] = ()
+    """(len(token_ids),) see `certainty.token_confidence`. Empty unless the request asks for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from flashedge.certainty.policies import Policy, find_lead
+from flashedge.certainty.token_confidence import MEANS
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.strategies.beam import (
@@ -20,6 +21,7 @@ from flashedge.search.strategies.beam import (
 )
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
+from flashedge.search.strategies.deepconf import DeepConf
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
@@ -30,6 +32,7 @@ _STRATEGIES: Mapping[str, type[Search[Any]]] = {
     "beam": BeamSearch,
     "best_of_n": BestOfN,
     "self_consistency": SelfConsistency,
+    "deepconf": DeepConf,
     "dvts": Dvts,
     "dynamic_branching": DynamicBranching,
     "varying_granularity": VaryingGranularity,
@@ -39,7 +42,7 @@ _STRATEGIES: Mapping[str, type[Search[Any]]] = {
 }
 _COUNTED = {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
 """The strategies that draw whole answers, as searches that stop by the lead of their vote."""
-WITHOUT_STEP_SCORES = (*_COUNTED, "probed_cot")
+WITHOUT_STEP_SCORES = (*_COUNTED, "deepconf", "probed_cot")
 """Strategies that need no scores of steps, so that verifiers of whole answers are enough."""
 T = TypeVar("T")
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
@@ -158,6 +161,13 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
         "short_steps": _Option(int, 0, 10_000),
         "short_step_tokens": _Option(int, 1, _MANY),
         "long_step_tokens": _Option(int, 1, _MANY),
+    },
+    "deepconf": {
+        "warm_up": _Option(int, 1, _MANY),
+        "keep": _Option(float, 0.001, 1.0),
+        "window": _Option(int, 1, _MANY),
+        "by": _Option(str, choices=MEANS),
+        "stops": _Option(bool),
     },
     "rebase": {"temperature": _Option(float, 0.001, 1000.0), "width": _Option(int, 0, _MANY)},
     "mcts": {

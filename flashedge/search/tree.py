@@ -76,6 +76,8 @@ class Node:
     """As in `base.Scored`. None until scored."""
     answer: str | None = None
     """The representative of the path's answer cluster, once answers are grouped."""
+    confidence: float | None = None
+    """How sure the model was of the path's tokens, where the search measures it."""
     path_tokens: int = 0
     """Generated tokens from the root through this segment. 0 until generated."""
 
@@ -244,11 +246,17 @@ class Tree:
         """Mark nodes as cancelled and drop their segments, so that the tree doesn't depend on what
         had arrived. Raises ValueError on an illegal move, changing nothing."""
         moved = (self._move(node, NodeStatus.CANCELLED) for node in nodes)
-        empty = (replace(node, segment=None, scores=None, path_tokens=0) for node in moved)
+        empty = (
+            replace(node, segment=None, scores=None, confidence=None, path_tokens=0)
+            for node in moved
+        )
         return self._replace(tuple(empty))
 
     def set_scores(self, node: NodeId, scores: tuple[float, ...]) -> Tree:
         return self._replace((replace(self.nodes[node], scores=scores),))
+
+    def set_confidence(self, node: NodeId, confidence: float) -> Tree:
+        return self._replace((replace(self.nodes[node], confidence=confidence),))
 
     def set_answers(self, answers: Mapping[NodeId, str | None]) -> Tree:
         return self._replace(tuple(replace(self.nodes[n], answer=a) for n, a in answers.items()))

@@ -6,7 +6,7 @@ vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
@@ -65,6 +65,12 @@ def choose_answer(tree: Tree, nodes: Sequence[NodeId], *, how: str, by: str) -> 
     `best`, which chooses the answer of the best path that has one. The choice is the best path with
     the answer, or the best path of all if none has an answer."""
     scores = {node: aggregate(tree.path_scores(node), how) for node in nodes}
+    return choose_by_scores(tree, scores, by=by)
+
+
+def choose_by_scores(tree: Tree, scores: Mapping[NodeId, float], *, by: str) -> Finish:
+    """Choose as `choose_answer`. scores: of each path that takes part, in its order."""
+    nodes = tuple(scores)
     ranked = sorted(nodes, key=lambda node: -scores[node])
     votes = count_votes(((tree[node].answer, scores[node]) for node in nodes), by=by)
     if not votes:
@@ -373,7 +379,7 @@ class Search(ABC, Generic[S]):
             tokens=moment.tokens,
             answers=sum(tree[n].answer is not None for n in paths),
             measures=self.measure(tree, paths),
-            answer=choose_answer(tree, complete, how=self.aggregate, by=self.selection).answer,
+            answer=self.elect(tree, complete).answer,
         )
 
     # ------------------------------------------------------------ the vote
@@ -453,9 +459,13 @@ class Search(ABC, Generic[S]):
         return replace(state, phase=Phase.DONE), (self.choose(state),)
 
     def choose(self, state: S) -> Finish:
-        finish = choose_answer(state.tree, state.complete, how=self.aggregate, by=self.selection)
+        finish = self.elect(state.tree, state.complete)
         unboxed = state.is_unboxed and finish.answer is not None
         return replace(finish, cut_by=state.cut_by, unboxed=unboxed)
+
+    def elect(self, tree: Tree, nodes: Sequence[NodeId]) -> Finish:
+        """Choose the answer of finished paths. nodes: in the order in which they were taken."""
+        return choose_answer(tree, nodes, how=self.aggregate, by=self.selection)
 
     def score_path(self, state: S, node: NodeId) -> float:
         return aggregate(state.tree.path_scores(node), self.aggregate)

@@ -29,6 +29,7 @@ from flashedge.search.strategies.beam import (
 )
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
+from flashedge.search.strategies.deepconf import DeepConf
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
@@ -68,6 +69,9 @@ SEARCHES: dict[str, Search[Any]] = {
     "best_of_n_in_groups": BestOfN(n=5, policy=watching("every_5")),
     "self_consistency": SelfConsistency(n=6),
     "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),
+    "deepconf": DeepConf(n=7, window=3, keep=0.5),
+    "deepconf_watched": DeepConf(n=8, warm_up=2, window=4, keep=0.9, policy=watching()),
+    "deepconf_of_whole_paths": DeepConf(n=6, keep=0.4, by="tail", window=2),
     "dvts": Dvts(n=8, branching=3, **SHORT),
     "dvts_of_1": Dvts(n=4, branching=1, **SHORT, policy=watching()),
     "dynamic_branching": DynamicBranching(n=9, branching=3, **SHORT),
@@ -95,7 +99,7 @@ COUNTED: dict[str, Search[Any]] = {
     "best_of_n_counted": CountedBestOfN(n=7, policy=by_lead(2, 0.9)),
     "best_of_n_counted_longer": CountedBestOfN(n=12, policy=by_lead(4, 0.999)),
 }
-SILENT = {"self_consistency", "probed_cot"}
+SILENT = {"self_consistency", "deepconf", "probed_cot"}
 WORLDS = [World(seed) for seed in range(6)]
 ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
 SEGMENT = make_segment("a", tokens=(1,), finish=FinishReason.BOUNDARY)

@@ -4,7 +4,7 @@ Texts use a small alphabet, so duplicates occur. Scores have one decimal, so tie
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -14,7 +14,16 @@ from flashedge.search import base
 from flashedge.search.base import Cancel, Command, Finish, Result
 from flashedge.search.tree import Tree, mix64
 from flashedge.search.voting import Search
-from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment, TokenIds
+from flashedge.types import (
+    ConfidenceRule,
+    FinishReason,
+    Granularity,
+    Limits,
+    NodeId,
+    Problem,
+    Segment,
+    TokenIds,
+)
 
 PROBLEM = Problem.from_text("How many?")
 LIMITS = Limits(max_path_tokens=40)
@@ -47,7 +56,19 @@ class World:
         if finish is FinishReason.STOP and random.random() < 0.8:
             steps[-1] = f"\\boxed{{{random.choice(['7', '07', '8', 'x+1'])}}}"
         tokens = tuple(random.randrange(100) for _ in range(length))
-        return make_segment(*steps, tokens=tokens, finish=finish)
+        segment = make_segment(*steps, tokens=tokens, finish=finish)
+        rule = bound.confidence_rule
+        return segment if rule is None else self.end_unsure(segment, rule, random)
+
+    def end_unsure(self, segment: Segment, rule: ConfidenceRule, random: Random) -> Segment:
+        """Say how sure the model was of each token, up to that at which the rule ends the path."""
+        confidences = tuple(round(random.random(), 1) for _ in segment.token_ids)
+        for end in range(rule.window, len(confidences) + 1):
+            if sum(confidences[end - rule.window : end]) / rule.window < rule.least - 1e-9:
+                tokens, finish = segment.token_ids[:end], FinishReason.UNSURE
+                cut = make_segment(*segment.steps, tokens=tokens, finish=finish)
+                return replace(cut, confidences=confidences[:end])
+        return replace(segment, confidences=confidences)
 
     def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
         at = tree[node]

@@ -92,6 +92,7 @@ class VllmGenerator(VllmEngine):
             cached_tokens=output.num_cached_tokens or 0,
             speculated_tokens=min(len(ids), max(0, extras.get(keys.ADOPTED, 0) - start)),
             entropies=tuple(extras.get(keys.ENTROPIES, ())),
+            confidences=tuple(extras.get(keys.CONFIDENCES, ())),
         )
 
     def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
@@ -124,6 +125,7 @@ def build_params(
         keys.PROGRAM: request.program,
         keys.CLIENT: request.client,
         keys.ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
+        keys.CONFIDENCES: request.confidences,
         "continuation": request.continuation and request.continuation.to_json(),
         keys.DETERMINISTIC: request.deterministic,
         keys.EACH_TOKEN: request.each_token,
@@ -139,7 +141,7 @@ def build_params(
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
         "stop_token_ids": tuple(sorted(codec.eos_ids)),
-        "logprobs": TOP if request.entropy_rule else 0,
+        "logprobs": TOP if request.entropy_rule or request.confidences else 0,
         "detokenize": False,
         "skip_clone": True,
         "output_kind": RequestOutputKind.DELTA,

@@ -46,7 +46,7 @@ class StockGenerator(EngineProxy[VllmGenerator]):
             stop_token_ids=sorted(self.codec.eos_ids | markers),
             include_stop_str_in_output=True,
             detokenize=True,
-            logprobs=TOP if request.entropy_rule else 0,
+            logprobs=TOP if request.entropy_rule or request.confidences else 0,
         )
         stream = self._engine.stream(request, params)
         uncertain = request.entropy_rule

@@ -22,6 +22,7 @@ from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.retry import note_restarts, retry_after_restart
 from flashedge.runtime.drive.scoring import ScoredEarly, Scoring
 from flashedge.runtime.drive.segments import (
+    ConfidenceStop,
     StepSplitter,
     build_path_request,
     build_probe_request,
@@ -54,7 +55,7 @@ from flashedge.search.mcts.rollouts import Allowance, MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import Tree
 from flashedge.search.voting import Search, SearchState
-from flashedge.types import Granularity, NodeId, Speculation, TokenIds
+from flashedge.types import FinishReason, Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
 """Seconds between two Progress events. Chosen by hand: with a second the dashboard's counts jump,
@@ -137,7 +138,7 @@ class Driver:
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
-        """Tokens that were received for nodes before they were cancelled."""
+        """Tokens that were received for nodes before they were cancelled, or after they ended."""
 
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises the errors of engine requests that
@@ -291,14 +292,20 @@ class Driver:
 
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
+            rule = granularity.confidence_rule
+            stop = rule and ConfidenceStop(rule)
             self._growth.start(node)
             async with aclosing(generator.extend(request)) as stream:
-                async for chunk in stream:
+                async for drawn in stream:
+                    chunk = stop.cut(drawn) if stop else drawn
+                    self.cancelled_tokens += len(drawn.token_ids) - len(chunk.token_ids)
                     if node == self._first_node:
                         self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
                     chunks.append(chunk)
                     if self._growth.add(node, chunk.token_ids):
                         self._tell_reached(node)
+                    if chunk.finish is FinishReason.UNSURE:
+                        break
             return chunks
 
         with self.generating.open():

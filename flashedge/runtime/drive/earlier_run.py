@@ -43,6 +43,7 @@ class EarlierRun:
                         text=event.text,
                         steps=event.steps,
                         finish=FinishReason(event.finish),
+                        confidences=event.confidences,
                     )
                 case NodeScored(node=node):
                     scores[paths[node]] = event.scores

@@ -73,6 +73,7 @@ class EventEmitter:
                         steps=segment.steps,
                         finish=segment.finish,
                         answer=answer,
+                        confidences=segment.confidences,
                     )
                 )
             case Scored(node=node, scores=scores):

@@ -2,16 +2,25 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashedge.answers.extraction import extract_answer
+from flashedge.certainty.token_confidence import falls_below
 from flashedge.engine.base import Chunk, Codec, ExtendRequest, Generator
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import Probe
 from flashedge.search.step_rules import split_steps
-from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
+from flashedge.types import (
+    BLANK_LINE,
+    TOKENS,
+    ConfidenceRule,
+    FinishReason,
+    Granularity,
+    Segment,
+    TokenIds,
+)
 
 _PARTIAL_IDS = 3
 """Most ids of an incomplete character, which has four bytes at most."""
@@ -88,6 +97,7 @@ def build_path_request(
         to_boundary=not granularity.to_end,
         step_rule=asked.step_rule,
         entropy_rule=None if granularity.to_end else asked.entropy_rule,
+        confidences=granularity.confidence_rule is not None,
         guidance=asked.guidance,
         answer_start=prompt_tokens,
         program=engines.program,
@@ -137,6 +147,29 @@ class StepSplitter:
         return self.codec.rules[self.rule].split_ids(ids)
 
 
+class ConfidenceStop:
+    """Cuts the stream of one path where its rule ends it. The cut does not depend on how the stream
+    is divided into chunks, nor on whether the path ends there by itself."""
+
+    def __init__(self, rule: ConfidenceRule) -> None:
+        self._rule = rule
+        self._sums = [0.0]
+
+    def cut(self, chunk: Chunk) -> Chunk:
+        """Returns the chunk, or its first tokens with the finish UNSURE."""
+        for count, confidence in enumerate(chunk.confidences, 1):
+            self._sums.append(self._sums[-1] + confidence)
+            if falls_below(self._sums, self._rule):
+                return replace(
+                    chunk,
+                    token_ids=chunk.token_ids[:count],
+                    logprobs=chunk.logprobs[:count],
+                    confidences=chunk.confidences[:count],
+                    finish=FinishReason.UNSURE,
+                )
+        return chunk
+
+
 def build_segment(chunks: Sequence[Chunk], splitter: StepSplitter, *, to_end: bool) -> Segment:
     """Join the chunks of a finished stream. The text is decoded from all ids at once, since
     incremental detokenizers can lose or split characters. to_end: as for `StepSplitter.split`."""
@@ -150,6 +183,7 @@ def build_segment(chunks: Sequence[Chunk], splitter: StepSplitter, *, to_end: bo
         text=text,
         steps=splitter.split(ids, text, to_end=to_end),
         finish=finish,
+        confidences=tuple(c for chunk in chunks for c in chunk.confidences),
     )
 
 

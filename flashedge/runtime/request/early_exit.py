@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flashedge.certainty.measures import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
+from flashedge.certainty.measures import CONSENSUS, CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.errors import RequestError
 from flashedge.runtime.request.values import check_choice, check_float, check_int
@@ -85,11 +85,13 @@ _PAPER_TREES = Rule(policy="static", detect=16, thresholds=((ENTROPY, 0.85), (RE
 _PAPER: Mapping[str, Rule] = {
     "self_consistency": _PAPER_VOTES,
     "best_of_n": _PAPER_VOTES,
+    "deepconf": Rule(policy="every_step", detect=1, thresholds=((CONSENSUS, 0.95),)),
     "mcts": Rule(policy="static", detect=3, thresholds=((ENTROPY, 0.99), (REWARD, 0.4))),
     "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
 }
-"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. The threshold of `reward` is on the scale of
-one step's score in [0, 1], as in the paper, for every aggregate (see `certainty.measures`)."""
+"""The rules of Table 3 of arXiv 2412.20993 for GSM8K; for `deepconf` that of 2508.15260 §4.1. The
+threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper, for every
+aggregate (see `certainty.measures`)."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:

@@ -14,6 +14,7 @@ from flashedge.runtime.request.early_exit import (
 )
 from flashedge.runtime.request.validation import Request
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
+from flashedge.search.strategies.deepconf import DeepConf
 from flashedge.search.strategies.program import ReasoningProgram
 from flashedge.search.voting import Search
 from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, STRATEGIES, Judges
@@ -25,6 +26,7 @@ REBASE_TREE = 16
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "self_consistency": {"selection": "majority"},
+    "deepconf": {"early_exit": ExitOptions()},
     "mcts": {"selection": "best", "aggregate": "prod"},
     "probed_cot": {"n": 1, "early_exit": ExitOptions()},
 }
@@ -69,7 +71,9 @@ def count_paths_at_once(request: Request) -> int:
         return min(request.n, int(request.options.get("parallel", 1))) * request.branching
     if request.early_exit is None or request.strategy not in WITHOUT_STEP_SCORES:
         return request.n
-    return build_exit_rule(request.early_exit, request.strategy).find_largest_group(request.n)
+    group = build_exit_rule(request.early_exit, request.strategy).find_largest_group(request.n)
+    search = build_search(request)
+    return max(group, search.count_warm_up()) if isinstance(search, DeepConf) else group
 
 
 def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:

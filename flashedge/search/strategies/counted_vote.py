@@ -143,7 +143,10 @@ class CountedSelfConsistency(Search[CountedState]):
         tree, paths = state.tree, state.complete
         answers = [None if state.is_unboxed else tree[node].answer for node in paths]
         # Where no path has an answer that counts, the vote can't end soon, so begin all paths.
-        wanted = count_wanted(answers, self.n, self._lead.least) if any(answers) else self.n
+        weights = self.weigh(tree, paths)
+        wanted = self.n
+        if any(answers):
+            wanted = count_wanted(answers, self.n, self._lead.least, weights)
         drawn = len(state.complete) + len(state.starts)
         count = min(self.n - drawn, wanted - len(state.starts))
         state = replace(state, phase=Phase.GENERATE)
@@ -153,12 +156,17 @@ class CountedSelfConsistency(Search[CountedState]):
 
     # ------------------------------------------------------------ the vote
 
+    def weigh(self, tree: Tree, paths: Sequence[NodeId]) -> Sequence[float] | None:
+        """What each path counts in the lead: see `measure_lead`."""
+        return None
+
     def count_progress(self, state: CountedState) -> int:
         return len(state.complete)
 
     def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         answers = [tree[node].answer for node in paths]
-        values = {ENTROPY: measure_certainty(answers), LEAD: measure_lead(answers, self.n)}
+        lead = measure_lead(answers, self.n, self.weigh(tree, paths))
+        values = {ENTROPY: measure_certainty(answers), LEAD: lead}
         return {name: value for name, value in values.items() if value is not None}
 
     def list_unfinished(self, state: CountedState) -> Sequence[NodeId]:

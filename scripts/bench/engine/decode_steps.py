@@ -6,7 +6,8 @@
 A model that computes nothing (`free_model`) is served several ways: vLLM's `vllm.LLM` in this
 process (`generate`), `vllm serve` (`serve`; `first runner` with vLLM's older model runner,
 `synchronous` with that and without asynchronous scheduling), plain completions of our daemon, and a
-search of our daemon (self-consistency, whose paths need no scores). All draw the same requests,
+search of our daemon (self-consistency, whose paths need no scores; `confident search` reports the
+confidence of each token, too). All draw the same requests,
 with seeds, at T = 0.8, over 151,936 tokens, so many at once as `--rows` says. The ways take turns.
 Another pair of the registry is measured with its model's time; the paths of its searches end where
 they end.
@@ -56,7 +57,7 @@ SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
     "synchronous": ({"async_scheduling": False}, OLDER),
 }
 """Arguments and variables of a `vllm serve`, by the name of the way."""
-OURS = ("completions", "search")
+OURS = ("completions", "search", "confident search")
 WAYS = ("generate", "serve", *OURS, "first runner", "synchronous")
 STEPS = "steps"
 
@@ -106,15 +107,15 @@ def complete_by(client: httpx.AsyncClient, model: str) -> Way:
     return draw
 
 
-def search_by(client: httpx.AsyncClient) -> Way:
-    """A search of as many paths."""
+def search_by(client: httpx.AsyncClient, **fields: Any) -> Way:
+    """A search of as many paths. fields: of its request."""
 
     names = count()
 
     async def draw(rows: int, tokens: int) -> None:
         name = {"X-FlashEdge-Client": f"search {next(names)}"}
         body = {"problem": "Count.", "strategy": "self_consistency", "n": rows}
-        body |= {"max_tokens": tokens, "temperature": TEMPERATURE, "early_exit": False}
+        body |= {"max_tokens": tokens, "temperature": TEMPERATURE, "early_exit": False, **fields}
         reply = await client.post("/v1/solve", json=body, headers=name)
         reply.raise_for_status()
 
@@ -171,6 +172,8 @@ async def open_ways(
         daemon = stack.enter_context(pair.start_ours())
         client = await stack.enter_async_context(connect(daemon.url))
         ways |= {"completions": complete_by(client, pair.pair.name), "search": search_by(client)}
+        whole = {"strategy": "deepconf", "options": {"stops": False}}
+        ways["confident search"] = search_by(client, **whole)
     return {name: ways[name] for name in names}
 
 

@@ -49,6 +49,7 @@ class GenerationJob(WritingJob):
         self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
         """Chunks, or the error that ended the request."""
         self._interval = config.stream_interval
+        self._confidences = request.confidences
         self._on_end = on_end
         self._generated = 0
         self._previous: int | None = None
@@ -95,6 +96,8 @@ class GenerationJob(WritingJob):
                 finish=finish,
                 cached_tokens=cached,
                 speculated_tokens=speculated_tokens,
+                # The model says how likely its token was, which stands for the likeliest ones.
+                confidences=tuple(-p for p in logprobs) if self._confidences else (),
             )
         )
         self._pending, self._has_sent = [], True

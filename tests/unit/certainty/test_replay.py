@@ -8,7 +8,14 @@ import pytest
 
 from flashedge import events
 from flashedge.certainty.calibration import Ending, RunTrace, find_stop, replay
-from flashedge.certainty.measures import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
+from flashedge.certainty.measures import (
+    CONSENSUS,
+    CONSISTENCY,
+    ENTROPY,
+    REWARD,
+    Checkpoint,
+    History,
+)
 from flashedge.certainty.policies import POLICIES, Allotment, Rule
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.records.recordings import Recording, build_recording
@@ -65,7 +72,9 @@ def rules(strategy: str) -> list[Rule]:
         sure: list[tuple[tuple[str, float], ...]] = [((CONSISTENCY, 1.0),), ((CONSISTENCY, 0.0),)]
     else:
         sure = [((ENTROPY, least),) for least in (0.0, 0.3, 0.6, 1.0)]
-        if strategy != "self_consistency":
+        if strategy == "deepconf":
+            sure += [((CONSENSUS, least),) for least in (0.5, 0.95)]
+        elif strategy != "self_consistency":
             sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
     return [
         Rule(policy=policy, detect=detect, thresholds=least)
@@ -73,7 +82,7 @@ def rules(strategy: str) -> list[Rule]:
     ]
 
 
-STRATEGIES = (*VOTES, "mcts", "rebase", IN_TREES, "beam", "dvts", "probed_cot")
+STRATEGIES = (*VOTES, "deepconf", "mcts", "rebase", IN_TREES, "beam", "dvts", "probed_cot")
 
 
 async def exit_early(spec: Request, whole: Recording, rule: Rule) -> Outcome:

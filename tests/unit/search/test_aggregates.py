@@ -76,7 +76,7 @@ class AnswerWorld(World):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_only_strategies_that_judge_whole_answers_take_their_verifier(strategy: str) -> None:
     build(strategy, "steps", n=1)
-    if strategy in ("best_of_n", "self_consistency", "probed_cot"):
+    if strategy in ("best_of_n", "self_consistency", "deepconf", "probed_cot"):
         build(strategy, "answers", n=1)
         return
     with pytest.raises(RequestError, match=f"'{strategy}' needs scores of single steps") as caught:

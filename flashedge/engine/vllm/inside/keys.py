@@ -39,6 +39,9 @@ TOKEN_DRAFTS = "token_drafts"
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.step_rules.TOP` likeliest tokens."""
+CONFIDENCES = "flashedge_confidences"
+"""In a request's parameters: True if it asks for the TOP likeliest tokens to learn how sure the
+model is. In an output: `certainty.token_confidence` of each of its tokens."""
 KV_FIXED = "kv_fixed"
 """In our additional_config: True if the KV tensor keeps all of its memory under any quota."""
 KV_START = "kv_start"

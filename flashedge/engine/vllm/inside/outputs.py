@@ -18,23 +18,33 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS, read_args
+from flashedge.certainty.token_confidence import measure_confidence
+from flashedge.engine.vllm.inside.keys import (
+    CONFIDENCES,
+    EACH_TOKEN,
+    ENTROPIES,
+    LOGPROBS,
+    read_args,
+)
 from flashedge.search.step_rules import TOP, estimate_entropy
 
 _add = RequestOutput.add
 PERIOD_S = 0.05
 """Seconds between two messages with the kept tokens. Chosen by hand: at a tenth a card's daemon is
 as busy as with single tokens, and at ten times a stream of text visibly stutters."""
-LISTS = (LOGPROBS, ENTROPIES)
+LISTS = (LOGPROBS, ENTROPIES, CONFIDENCES)
 """The keys in `kv_transfer_params` that hold a list with a number for each token."""
 
 
-def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:
-    """Move the log-probabilities of an output from vLLM's arrays to `LISTS`."""
+def pack_logprobs(output: EngineCoreOutput, measured: str | None = None) -> None:
+    """Move the log-probabilities of an output from vLLM's arrays to `LISTS`. measured: ENTROPIES or
+    CONFIDENCES, which are computed of the likeliest tokens."""
     rows = output.new_logprobs.logprobs
     found: dict[str, list[float]] = {LOGPROBS: rows[:, 0].tolist()}
-    if with_entropies:
+    if measured == ENTROPIES:
         found[ENTROPIES] = [find_entropy(row) for row in rows]
+    elif measured == CONFIDENCES:
+        found[CONFIDENCES] = [measure_confidence(row[1 : TOP + 1].tolist()) for row in rows]
     output.kv_transfer_params = {**(output.kv_transfer_params or {}), **found}
     output.new_logprobs = None
 
@@ -112,7 +122,8 @@ class JoinedTokens:
             return output
         if output.new_logprobs is not None:
             # TOP log-probabilities ask for entropies, since `stock` sends no entropy rule.
-            pack_logprobs(output, with_entropies=params is not None and params.logprobs == TOP)
+            other = ENTROPIES if params is not None and params.logprobs == TOP else None
+            pack_logprobs(output, CONFIDENCES if args.get(CONFIDENCES) else other)
         if name not in self._asked or args.get(EACH_TOKEN):
             return output
         kept = self._kept.get(name)

@@ -36,7 +36,7 @@ def test_entropies_are_those_of_the_likeliest_tokens() -> None:
     def pack(row: NDArray[np.float32]) -> dict[str, Any]:
         rows = LogprobsLists(np.zeros_like(row, dtype=np.int64), row, np.ones(len(row)))
         output = EngineCoreOutput("a", [7] * len(row), new_logprobs=rows)
-        pack_logprobs(output, with_entropies=True)
+        pack_logprobs(output, ENTROPIES)
         return output.kv_transfer_params or {}
 
     likeliest = np.log(np.full((1, TOP), 0.04, dtype=np.float32))

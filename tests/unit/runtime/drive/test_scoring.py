@@ -124,7 +124,7 @@ def shorten(engines: Engines, error: type[ContextOverflow] = PathOverflow) -> En
 async def test_the_search_goes_on(strategy: str) -> None:
     engines = sim_engines()
     tree = (await drive(shorten(engines), spec_of(strategy))).outcome.tree
-    if strategy in ("self_consistency", "probed_cot"):
+    if strategy in ("self_consistency", "deepconf", "probed_cot"):
         return  # they need no verifier
     judged = [node for node in tree.nodes.values() if node.scores]
     deep = [node for node in judged if len(tree.path_steps(node.id)) > FITTING_STEPS]
