@@ -1,4 +1,4 @@
-"""The bundled pair in vLLM in this process, and whether its answers are right."""
+"""A pair in vLLM in this process, and whether its answers are right."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,10 +11,10 @@ from flashedge.types import NodeId
 
 
 @asynccontextmanager
-async def open_pair() -> AsyncIterator[tuple[VllmPair, MathGrader]]:
-    """Start the bundled pair, as the usual settings say, and a grader."""
+async def open_pair(name: str = "bundled") -> AsyncIterator[tuple[VllmPair, MathGrader]]:
+    """Start a pair, as the usual settings say, and a grader."""
     config = load_config({})
-    pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
+    pair, grader = VllmPair(find_pair(name, config), config), MathGrader()
     await pair.start()
     try:
         yield pair, grader

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from flashedge.config import load_config
 from flashedge.engine.platform import runs_on_cpu
@@ -38,11 +38,15 @@ class PartResult:
 
 
 def main() -> None:
-    plan = parse_plan()
+    plan = parse_plan(argparse.ArgumentParser(description=__doc__.splitlines()[0]), "card")
+    run_parts(plan, list_parts(plan))
+
+
+def run_parts(plan: Plan, parts: tuple[Part, ...]) -> NoReturn:
+    """Run the parts that have not passed yet, and exit."""
     for folder in ("logs", "parts"):
         (plan.output / folder).mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
-    parts = list_parts(plan)
     results: list[PartResult] = []
     for part in parts:
         found = read_result(plan, part)
@@ -153,11 +157,11 @@ def write_report(
     (plan.output / "report.md").write_text(format_report(whole, parts))
 
 
-def parse_plan() -> Plan:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def parse_plan(parser: argparse.ArgumentParser, name: str) -> Plan:
+    """Add the options of a plan, and read the command line. name: begins that of its folder."""
     parser.add_argument("--pair", help="default: the setting `pair`")
     parser.add_argument("--problems", type=Path, help="JSON lines of problem and answer")
-    parser.add_argument("--output", type=Path, help="default: runs/card-PAIR")
+    parser.add_argument("--output", type=Path, help=f"default: runs/{name}-PAIR")
     parser.add_argument("--rehearse", action="store_true", help="on a CPU, with the bundled pair")
     asked = parser.parse_args()
     if not asked.rehearse and runs_on_cpu():
@@ -165,7 +169,7 @@ def parse_plan() -> Plan:
     pair = "bundled" if asked.rehearse else load_config({"pair": asked.pair}).pair
     if asked.problems is None and pair != "bundled":
         parser.error(f"--problems is needed: the pair {pair} has no problems of its own")
-    name = f"rehearsal-{pair}" if asked.rehearse else f"card-{pair}"
+    name = f"{'rehearsal' if asked.rehearse and name == 'card' else name}-{pair}"
     return Plan(
         pair=pair,
         problems=(asked.problems or DATA / "heldout.jsonl").resolve(),

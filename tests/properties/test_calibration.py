@@ -15,7 +15,6 @@ from flashedge.certainty import calibration
 from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, bound_loss, replay
 from flashedge.certainty.measures import ENTROPY, REWARD, Checkpoint
 from flashedge.certainty.policies import POLICIES, Rule
-from scripts.bench.certainty.equal_accuracy import lower_cap
 
 CAP = 12
 
@@ -103,9 +102,6 @@ def test_a_run_ends_at_a_smaller_cap() -> None:
     assert calibration.end_at_cap(one, 9) == Ending(right=True, tokens=40)
     assert calibration.end_at(one, 3) == one.stops[2]
     assert calibration.end_at(one, 5) is None
-    lower = lower_cap(one, 2)
-    assert (lower.cap, len(lower.checkpoints), lower.whole) == (2, 2, one.stops[1])
-    assert lower_cap(one, 4) == one
 
 
 @given(made=traces())

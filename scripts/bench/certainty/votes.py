@@ -1,259 +1,81 @@
-"""What does stopping a vote early save on real answers, and is it as rarely wrong as it says?
+"""What does each kind of certainty save on recorded answers, at equal accuracy?
 
     python -m scripts.bench.certainty.votes SAMPLES [--orders 5] [--steps 1:2.7,16:3.0,64:4.0]
+        [--kinds counts,scores,confidences,probes]
 
 SAMPLES: lines of JSON, or .gz of them, one for each problem: `answer`, `texts` (whole answers to
-the problem, or their ends, drawn independently) and `lens` (their tokens). Rules are chosen on the
-first half of the problems, in two ways:
-
-- of the rules by the lead that save a quarter of the tokens and take at most 1.25 times as long as
-  all paths at once, the one whose answer is least often right where theirs is wrong, or the reverse
-- of each kind of rule, the one with the fewest tokens whose one-sided 95 % bound on the loss of
-  accuracy is within a point (for the paper's, by the product's own calibration)
+the problem, or their ends, drawn independently) and `lens` (their tokens). The other kinds need
+what `score` adds. Rules are chosen on the first half of the problems: of each kind that with the
+fewest tokens whose one-sided 95 % bound on the loss of accuracy is within a point. Where none keeps
+the bound, as for few problems, that of the best accuracy is taken. Of votes with the same tokens,
+which only weigh their paths otherwise, the best counts. For the lead, it is also chosen
+- of the rules that save a quarter of the tokens and take at most 1.25 times as long as all paths at
+  once, the one whose answer is least often right where theirs is wrong, or the reverse
 
 All rows are judged on the second half, with the samples of each problem in several orders, since
 only the first ones of an order count. Brackets are 95 % bootstrap intervals over the problems.
-Savings at equal accuracy are against as many paths at once as are as accurate, between two numbers
-of them by a straight line.
+Savings at equal accuracy are against as many paths at once, by majority, as are as accurate,
+between two numbers of them by a straight line.
 
 A rule by the lead promises that at most 1 - lead of the votes that it stops end with another answer
 than all paths would give. So each row says how often that happened, and a table says for each count
 of votes how often its leader won.
 
-The votes are those of the product's own search, in a batch that gives each path a token a step: the
-paths that begin together end the shortest first, and what an open path has drawn by a stop is paid.
-Of rivals in groups, a group is drawn after the other, each as long as its longest path. --steps:
-milliseconds of a decode step of a batch, between which is interpolated (by default those of a real
-1.5B on an H100). The last line is JSON.
+The votes are those of the product's own searches (`replay`). --steps: milliseconds of a decode step
+of a batch, between which is interpolated (by default those of a real 1.5B on an H100). The last
+line is JSON.
 """
 
 import argparse
-import gzip
-import json
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 
-from flashedge.answers.equality import decide_equal
-from flashedge.answers.extraction import extract_answer
-from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, bound_loss
-from flashedge.certainty.measures import ENTROPY, LEAD, Checkpoint, measure_certainty, measure_lead
+from flashedge.certainty.calibration import Calibrator, bound_loss
+from flashedge.certainty.measures import CONSISTENCY, ENTROPY, LEAD, REWARD, measure_lead
 from flashedge.certainty.policies import POLICIES, Policy, Rule, find_lead
+from flashedge.certainty.token_confidence import MEAN, MEANS, measure_path
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule, build_paper_rule
 from flashedge.scheduling.lengths.distribution import Floats
-from flashedge.search.base import (
-    Cancel,
-    Cluster,
-    Clustered,
-    Expand,
-    Finish,
-    Generated,
-    Reached,
-    Result,
+from flashedge.search.aggregates import AGGREGATES, aggregate
+from flashedge.search.base import Finish
+from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
+from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
+from flashedge.search.strategies.deepconf import DeepConf
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.tree import Tree
+from flashedge.search.voting import Search, choose_by_scores
+from flashedge.types import NodeId
+from scripts.bench.certainty.replay import Curve, replay
+from scripts.bench.certainty.samples import (
+    Orders,
+    Sample,
+    Vote,
+    count_leader,
+    make_vote,
+    read_samples,
+    shuffle_votes,
 )
-from flashedge.search.strategies.counted_vote import CountedSelfConsistency
-from flashedge.types import FinishReason, Limits, NodeId, Problem, Segment
 from scripts.bench.daemon import report
 
 LEAST_SAVED, MAX_TIME = 0.25, 1.25
 MAX_LOSS = 0.01
-LIMITS = Limits(max_path_tokens=1 << 30)
-SHARE = "share"
-"""The measure of a rival: the share of the paths that gave the most frequent answer."""
 DRAWS = 1000
 """Resamples of an interval."""
 LEASTS = (0.8, 0.85, 0.9, 0.955, 0.98)
 """Thresholds of the lead whose promise is judged."""
 FEWEST = 100
 """Votes that a line of `tabulate_leads` needs."""
-Curve = Callable[[int], float]
-"""Batch -> milliseconds of a step."""
-Orders = Sequence[Sequence["Vote"]]
-"""(orders, problems) The same votes with the samples of each problem in several orders."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """How a vote ended under a rule."""
-
-    answer: str | None
-    """By group, like `Vote.answers`."""
-    tokens: int
-    seconds: float
-    lead: float | None
-    """How sure the rule was that all paths would give this answer. None if it drew them all, or
-    does not say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vote:
-    """Independent answers to one problem, with what a policy would see after each."""
-
-    trace: RunTrace
-    lens: tuple[int, ...]
-    answers: tuple[str | None, ...]
-    """By group: equal answers are the same text."""
-    right: frozenset[str]
-    """The groups that are right."""
-
-    @classmethod
-    def build(
-        cls, name: str, lens: Sequence[int], answers: Sequence[str | None], right: frozenset[str]
-    ) -> "Vote":
-        cap = len(lens)
-        stops, checkpoints = [], []
-        for i in range(1, cap + 1):
-            seen, tokens = answers[:i], sum(lens[:i])
-            leader, first, _ = count_leader(seen)
-            measured = {
-                ENTROPY: measure_certainty(seen),
-                LEAD: measure_lead(seen, cap),
-                SHARE: first / i if first else None,
-            }
-            known = {name: value for name, value in measured.items() if value is not None}
-            checkpoints.append(
-                Checkpoint(progress=i, tokens=tokens, answers=i, measures=known, answer=leader)
-            )
-            stops.append(Ending(right=leader in right, tokens=tokens))
-        trace = RunTrace(
-            problem=name,
-            cap=cap,
-            checkpoints=tuple(checkpoints),
-            stops=tuple(stops),
-            whole=stops[-1],
-        )
-        return cls(trace=trace, lens=tuple(lens), answers=tuple(answers), right=right)
-
-    @property
-    def winner(self) -> str | None:
-        """The answer of all paths."""
-        return self.trace.checkpoints[-1].answer
-
-    def take_order(self, order: Sequence[int]) -> "Vote":
-        """The same samples in another order."""
-        lens, answers = [self.lens[i] for i in order], [self.answers[i] for i in order]
-        return Vote.build(self.trace.problem, lens, answers, self.right)
-
-    def list_asks(self, policy: Policy) -> list[int]:
-        """The progress at the end of each group that is drawn."""
-        cap, asks = self.trace.cap, [0]
-        while asks[-1] < cap:
-            seen = tuple(self.trace.checkpoints[at - 1] for at in asks[1:])
-            more = policy.allot(seen, cap).more
-            if more <= 0:
-                break
-            asks.append(min(cap, asks[-1] + more))
-        return asks
-
-    def end(self, policy: Policy, curve: Curve) -> End:
-        if (lead := find_lead(policy)) is not None:
-            return self._count(lead, curve)
-        asks = self.list_asks(policy)
-        at = self.trace.checkpoints[asks[-1] - 1]
-        is_whole = asks[-1] == self.trace.cap
-        return End(
-            answer=at.answer,
-            tokens=at.tokens,
-            seconds=sum(time_group(self.lens[a:b], curve) for a, b in pairwise(asks)),
-            lead=None if is_whole else at.measures.get(LEAD),
-        )
-
-    def _count(self, policy: Rule, curve: Curve) -> End:
-        """Drive the search that counts after every path."""
-        search = CountedSelfConsistency(n=self.trace.cap, policy=policy)
-        state, commands = search.start(Problem.from_text(self.trace.problem), 0, LIMITS)
-        work, ends = deque(commands), dict[NodeId, int]()
-        clock, tokens, seconds = 0, 0, 0.0
-        while True:
-            while work:
-                match work.popleft():
-                    case Expand(children=children):
-                        ends |= {c.node: clock + self._find_length(c.node) for c in children}
-                    case Cluster(nodes=nodes):
-                        found = {node: self.answers[node - 1] for node in nodes}
-                        state, new = search.tell(state, Clustered(answers=found))
-                        work += new
-                    case Cancel(nodes=nodes):
-                        tokens += sum(self._find_length(n) - (ends.pop(n) - clock) for n in nodes)
-                    case Finish(answer=answer):
-                        is_whole = len(state.complete) == self.trace.cap
-                        lead = None if is_whole else state.history[-1].measures.get(LEAD)
-                        return End(answer=answer, tokens=tokens, seconds=seconds, lead=lead)
-                    case _:
-                        pass  # what is watched is told below
-            first = min(ends, key=lambda node: (ends[node], node))
-            seconds += (ends[first] - clock) * curve(len(ends)) / 1e3
-            clock = ends.pop(first)
-            tokens += self._find_length(first)
-            segment = make_segment(self._find_length(first))
-            reached = (Reached(node=node, tokens=clock + 1) for node in ends)
-            results: tuple[Result, ...] = (Generated(node=first, segment=segment), *reached)
-            for result in results:
-                state, new = search.tell(state, result)
-                work += new
-
-    def _find_length(self, node: NodeId) -> int:
-        return self.lens[node - 1]
-
-
-def count_leader(answers: Iterable[str | None]) -> tuple[str | None, int, int]:
-    """(answer, count, count of the next one) of the most frequent answer; of equals the earlier."""
-    counted = Counter(a for a in answers if a is not None)
-    leader = max(counted, key=counted.__getitem__, default=None)
-    first, second = (*(count for _, count in counted.most_common(2)), 0, 0)[:2]
-    return leader, first, second
-
-
-def make_segment(length: int) -> Segment:
-    """A path of which only the length counts."""
-    return Segment(
-        token_ids=(0,) * length,
-        logprobs=(0.0,) * length,
-        text="",
-        steps=("",),
-        finish=FinishReason.STOP,
-    )
-
-
-def time_group(lens: Sequence[int], curve: Curve) -> float:
-    """Seconds of a group of paths that are drawn together."""
-    ends = [0, *sorted(lens)]
-    return sum((b - a) * curve(len(lens) - i) for i, (a, b) in enumerate(pairwise(ends))) / 1e3
-
-
-def read_votes(path: Path) -> list[Vote]:
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-        return [make_vote(json.loads(line), str(i)) for i, line in enumerate(file)]
-
-
-def make_vote(row: dict[str, Any], name: str) -> Vote:
-    """Answers are equal where spelling or number decides it."""
-    groups: list[str] = []
-    answers: list[str | None] = []
-    for text in row["texts"]:
-        answer = extract_answer(text)
-        if answer is not None:
-            found = (known for known in groups if decide_equal(answer, known))
-            answer = next(found, answer)
-            groups.append(answer)
-        answers.append(answer)
-    right = {a for a in set(groups) if decide_equal(a, row["answer"])}
-    return Vote.build(name, row["lens"], answers, frozenset(right))
-
-
-def shuffle_votes(votes: Sequence[Vote], count: int) -> Orders:
-    """The votes as drawn, and in count - 1 further orders."""
-    draw, cap = Random(0), votes[0].trace.cap
-    shuffled = (
-        [vote.take_order(draw.sample(range(cap), cap)) for vote in votes] for _ in range(count - 1)
-    )
-    return [votes, *shuffled]
+KINDS = ("counts", "scores", "confidences", "probes")
+CHAIN = "one chain to its end"
+Rules = Mapping[str, Search[Any] | Callable[[Vote], Search[Any]]]
+"""By their names, searches or what makes one for a vote."""
 
 
 # ---------------------------------------------------------------- a rule on votes
@@ -268,6 +90,8 @@ class Row:
     """1 where the answer is right."""
     tokens: Floats
     seconds: Floats
+    scored: Floats
+    """Tokens of the paths that were scored, by a verifier whose time is not counted."""
     stopped: Floats
     """1 where not all paths were drawn."""
     kept: Floats
@@ -276,14 +100,18 @@ class Row:
     """See `End.lead`; NaN for None."""
 
 
-def judge(name: str, policy: Policy, orders: Orders, curve: Curve) -> Row:
+def judge(
+    name: str, rule: Search[Any] | Callable[[Vote], Search[Any]], orders: Orders, curve: Curve
+) -> Row:
     found = []
     for vote in (vote for votes in orders for vote in votes):
-        end = vote.end(policy, curve)
-        is_right, is_kept = end.answer in vote.right, end.answer == vote.winner
-        is_stopped = end.tokens < sum(vote.lens)
-        found.append((is_right, end.tokens, end.seconds, is_stopped, is_kept, end.lead))
-    shape = (6, len(orders), len(orders[0]))
+        search = rule if isinstance(rule, Search) else rule(vote)
+        end = replay(search, vote, curve)
+        is_right, is_kept = vote.is_right(end.answer), end.answer == vote.winner
+        is_stopped = end.tokens < sum(sample.tokens for sample in vote.samples)
+        lead = end.lead if find_lead(search.policy) else None
+        found.append((is_right, end.tokens, end.seconds, end.scored, is_stopped, is_kept, lead))
+    shape = (7, len(orders), len(orders[0]))
     return Row(name, *np.array(found, dtype=np.float64).T.reshape(shape))
 
 
@@ -294,22 +122,28 @@ def describe(row: Row, even: Sequence[Row]) -> dict[str, Any]:
     stopped, kept = row.stopped.mean(axis=0), (row.stopped * row.kept).mean(axis=0)
     even_right = np.array([one.right.mean(axis=0) for one in even])
     even_tokens = np.array([one.tokens.mean(axis=0) for one in even])
+    even_seconds = np.array([one.seconds.mean(axis=0) for one in even])
+    seconds = row.seconds.mean(axis=0)
     whole, problems = even[-1], np.arange(len(right))
 
     def measure(at: Any) -> tuple[float, ...]:
         accuracies, paid = even_right[:, at].mean(axis=1), even_tokens[:, at].mean(axis=1)
-        mine, ended = tokens[at].mean(), stopped[at].sum()
+        took = even_seconds[:, at].mean(axis=1)
+        accuracy, mine, ended = right[at].mean(), tokens[at].mean(), stopped[at].sum()
         return (
-            right[at].mean() - accuracies[-1],
+            accuracy - accuracies[-1],
             1 - mine / paid[-1],
-            1 - mine / find_equal_tokens(right[at].mean(), accuracies, paid),
+            1 - mine / find_equal(accuracy, accuracies, paid),
+            1 - seconds[at].mean() / find_equal(accuracy, accuracies, took),
             kept[at].sum() / ended if ended else 1.0,
         )
 
     rng = np.random.default_rng(0)
     drawn = [measure(rng.choice(problems, len(problems))) for _ in range(DRAWS)]
     found = zip(measure(problems), *np.quantile(drawn, [0.025, 0.975], axis=0), strict=True)
-    difference, saved, equal, share = ([round(100 * float(v), 2) for v in one] for one in found)
+    difference, saved, equal, quicker, share = (
+        [round(100 * float(v), 2) for v in one] for one in found
+    )
     leads = row.lead[~np.isnan(row.lead)]
     return {
         "rule": row.name,
@@ -318,22 +152,24 @@ def describe(row: Row, even: Sequence[Row]) -> dict[str, Any]:
         "tokens": round(float(row.tokens.mean())),
         "saved": saved,
         "saved_at_equal_accuracy": equal,
+        "time_saved_at_equal_accuracy": quicker,
         "time": round(float(row.seconds.sum() / whole.seconds.sum()), 2),
+        "scored": round(float(row.scored.mean())),
         "stopped": round(100 * float(row.stopped.mean()), 1),
         "kept": share,
         "mean_lead": round(100 * float(leads.mean()), 1) if len(leads) else None,
     }
 
 
-def find_equal_tokens(accuracy: float, accuracies: Floats, tokens: Floats) -> float:
-    """Tokens of as many paths at once as are as accurate, between two numbers by a straight line.
-    All paths, where no number is. accuracies, tokens: by the number of paths."""
+def find_equal(accuracy: float, accuracies: Floats, costs: Floats) -> float:
+    """The cost of as many paths at once as are as accurate, between two numbers by a straight line.
+    All paths, where no number is. accuracies, costs: by the number of paths."""
     rising = np.maximum.accumulate(accuracies)
     at = int(np.searchsorted(rising, accuracy - 1e-9))
     if at in (0, len(rising)):
-        return float(tokens[min(at, len(rising) - 1)])
+        return float(costs[min(at, len(rising) - 1)])
     share = (accuracy - rising[at - 1]) / (rising[at] - rising[at - 1])
-    return float(tokens[at - 1] + share * (tokens[at] - tokens[at - 1]))
+    return float(costs[at - 1] + share * (costs[at] - costs[at - 1]))
 
 
 def tabulate_leads(orders: Orders) -> Iterator[dict[str, Any]]:
@@ -342,11 +178,11 @@ def tabulate_leads(orders: Orders) -> Iterator[dict[str, Any]]:
     said: dict[tuple[int, int, int], float] = {}
     won: dict[tuple[int, int, int, bool], list[bool]] = defaultdict(list)
     for vote in (vote for votes in orders for vote in votes):
-        cap = vote.trace.cap
-        ending = sorted(range(cap), key=vote.lens.__getitem__)
+        samples, cap = vote.samples, len(vote.samples)
+        ending = sorted(range(cap), key=lambda i: samples[i].tokens)
         for is_shortest, order in ((False, range(cap)), (True, ending)):
             for taken in range(1, cap):
-                seen = [vote.answers[i] for i in order[:taken]]
+                seen = [samples[i].answer for i in order[:taken]]
                 leader, first, second = count_leader(seen)
                 if (lead := measure_lead(seen, cap)) is not None:
                     said[taken, first, second] = lead
@@ -365,7 +201,81 @@ def tabulate_leads(orders: Orders) -> Iterator[dict[str, Any]]:
             }
 
 
+def tabulate_signals(votes: Sequence[Vote]) -> Iterator[dict[str, Any]]:
+    """How often a right answer has a higher number than a wrong one to the same problem (the AUC
+    within problems), by the scores and by the confidences. It needs no choice, so all votes
+    count."""
+    signals: dict[str, Callable[[Sample], float]] = {"fewer tokens": lambda s: -s.tokens}
+    if has("scores", votes):
+        signals |= {f"score, {how}": partial(_read_score, how) for how in AGGREGATES}
+    if has("confidences", votes):
+        ways = [(by, w) for by, w in product(MEANS, (16, 64, 2048)) if by != MEAN or w == 2048]
+        signals |= {f"confidence, {by} of {w}": partial(_read_confidence, by, w) for by, w in ways}
+    for name, read in signals.items():
+        counted = []
+        for vote in votes:
+            right = [read(s) for s in vote.samples if s.answer in vote.right]
+            wrong = [read(s) for s in vote.samples if s.answer not in vote.right]
+            pairs = np.subtract.outer(right, wrong)
+            counted.append(((pairs > 0).sum() + (pairs == 0).sum() / 2, pairs.size))
+        table = np.array(counted)
+
+        def measure(at: Any, table: Floats = table) -> float:
+            won, pairs = table[at].sum(axis=0)
+            return float(won / pairs) if pairs else 0.5
+
+        rng = np.random.default_rng(0)
+        drawn = [measure(rng.integers(len(table), size=len(table))) for _ in range(DRAWS)]
+        found = (measure(slice(None)), *np.quantile(drawn, [0.025, 0.975]))
+        yield {
+            "signal": name,
+            "auc": [round(float(value), 3) for value in found],
+            "problems": int((table[:, 1] > 0).sum()),
+        }
+
+
+def _read_score(how: str, sample: Sample) -> float:
+    return aggregate(sample.scores, how)
+
+
+def _read_confidence(by: str, window: int, sample: Sample) -> float:
+    return measure_path(sample.confidences, window, by)
+
+
 # ---------------------------------------------------------------- the choice
+
+
+def choose(rules: Rules, whole: Row, votes: Sequence[Vote], curve: Curve) -> Rules:
+    """The rule with the fewest tokens that loses at most MAX_LOSS against `whole`, with 95 %
+    confidence; of equally many the most accurate. Where none does, the most accurate."""
+
+    def rank(name: str) -> tuple[float, ...]:
+        row = judge(name, rules[name], [votes], curve)
+        gained, lost = (row.right > whole.right).sum(), (row.right < whole.right).sum()
+        is_safe = bound_loss(int(lost), int(gained), len(votes)) <= MAX_LOSS
+        tokens, right = row.tokens.sum(), row.right.sum()
+        return (0, tokens, -right) if is_safe else (1, -right, tokens)
+
+    ranked = {name: rank(name) for name in rules}
+    best = min(rules, key=ranked.__getitem__)
+    how = "most accurate" if ranked[best][0] else "fewest tokens"
+    return {f"chosen, {how}: {best}": rules[best]}
+
+
+def choose_in_time(rules: Rules, whole: Row, votes: Sequence[Vote], curve: Curve) -> Rules:
+    """The rule with the fewest changed decisions within LEAST_SAVED and MAX_TIME, if there is
+    one."""
+    found: list[tuple[int, str]] = []
+    for name, rule in rules.items():
+        row = judge(name, rule, [votes], curve)
+        changed = int((row.right != whole.right).sum())
+        is_short = row.tokens.sum() <= (1 - LEAST_SAVED) * whole.tokens.sum()
+        if is_short and row.seconds.sum() <= MAX_TIME * whole.seconds.sum():
+            found.append((changed, name))
+    return {f"chosen, in time: {name}": rules[name] for _, name in sorted(found)[:1]}
+
+
+# ---------------------------------------------------------------- the rules of each kind
 
 
 def name_rule(rule: Rule) -> str:
@@ -373,55 +283,154 @@ def name_rule(rule: Rule) -> str:
     return f"{rule.policy} from {rule.detect}, {measured}"
 
 
-def choose_leads(votes: Sequence[Vote], curve: Curve) -> dict[str, Policy]:
-    """Rules by the lead: that with the fewest changed decisions within LEAST_SAVED and MAX_TIME,
-    and, by the paths started at the start, those with the fewest tokens within MAX_LOSS."""
-    cap = len(votes[0].lens)
-    whole = judge("", build_smaller(cap), [votes], curve)
-    in_time: list[tuple[int, str, Rule]] = []
-    fewest: dict[int, tuple[float, Rule]] = {}
-    for detect, least in product((1, 3, 4, 5, 6, cap), (0.8, 0.85, 0.9, 0.93, 0.955, 0.97, 0.98)):
-        rule = Rule(policy=LEAD, detect=detect, thresholds=((LEAD, least),))
-        row = judge("", rule, [votes], curve)
-        gained, lost = (row.right > whole.right).sum(), (row.right < whole.right).sum()
-        tokens = row.tokens.sum() / whole.tokens.sum()
-        if tokens <= 1 - LEAST_SAVED and row.seconds.sum() <= MAX_TIME * whole.seconds.sum():
-            in_time.append((gained + lost, name_rule(rule), rule))
-        is_safe = bound_loss(int(lost), int(gained), len(votes)) <= MAX_LOSS
-        if is_safe and (detect not in fewest or tokens < fewest[detect][0]):
-            fewest[detect] = tokens, rule
-    chosen = [("in time", min(in_time)[-1])] if in_time else []
-    chosen += [("fewest tokens", fewest[detect][1]) for detect in (1, 4, cap) if detect in fewest]
-    return {f"chosen, {how}: {name_rule(rule)}": rule for how, rule in chosen}
+def list_leads(cap: int) -> list[Rule]:
+    grid = product(sorted({1, 3, 4, 5, 6, cap}), (0.8, 0.85, 0.9, 0.93, 0.955, 0.97, 0.98))
+    return [Rule(policy=LEAD, detect=d, thresholds=((LEAD, least),)) for d, least in grid]
 
 
-def build_smaller(paths: int) -> Rule:
+def count_paths(cap: int, policy: Policy) -> Search[Any]:
+    """A vote by majority."""
+    kind = CountedSelfConsistency if find_lead(policy) else SelfConsistency
+    return kind(n=cap, policy=policy)
+
+
+def draw_smaller(cap: int, paths: int) -> Search[Any]:
     """So many paths at once, however they end."""
-    return Rule(policy="static", detect=paths, thresholds=((ENTROPY, 0.0),))
+    at_once = Rule(policy="static", detect=paths, thresholds=((ENTROPY, 0.0),))
+    return SelfConsistency(n=cap, policy=at_once)
 
 
-def choose_paper_rules(votes: Sequence[Vote]) -> dict[str, Policy]:
-    """The paper's policies with the thresholds that the product's calibration chooses."""
-    traces = [vote.trace for vote in votes]
-    found = (Calibrator(traces, name, [ENTROPY]).find_best(MAX_LOSS) for name in POLICIES)
-    return {f"calibrated: {name_rule(rule)}": rule for rule in found if rule is not None}
-
-
-def list_rivals(cap: int) -> dict[str, Policy]:
+def list_counts(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
+    """Rules by the counts of the answers. votes: on which rules are chosen."""
+    cap = len(votes[0].samples)
     usual = build_exit_rule(ExitOptions(), "self_consistency")
     paper = build_paper_rule("self_consistency")
     rules = {
         "default: ": usual,
         "certainindex: ": paper,
         "certainindex, asked again: ": replace(paper, policy="every_5", detect=4),
-        "three quarters agree: ": Rule(policy="static", detect=4, thresholds=((SHARE, 0.75),)),
+        "three quarters agree: ": Rule(policy="static", detect=4, thresholds=((ENTROPY, 0.55),)),
     }
     for least in LEASTS:
         lead = replace(usual, thresholds=((LEAD, least),))
-        one_by_one = replace(lead, policy="every_step", detect=1)
-        rules |= {f"{least}: ": lead, f"{least}, one path after the other: ": one_by_one}
-        rules[f"{least}, all started at once: "] = replace(lead, detect=cap)
-    return {about + name_rule(rule): rule for about, rule in rules.items()}
+        rules |= {f"{least}: ": lead, f"{least}, all started at once: ": replace(lead, detect=cap)}
+        rules[f"{least}, one path after the other: "] = replace(lead, policy="every_step", detect=1)
+    traces = [vote.build_trace() for vote in votes]
+    for name in POLICIES:
+        if (rule := Calibrator(traces, name, [ENTROPY]).find_best(MAX_LOSS)) is not None:
+            rules[f"calibrated, {name}: "] = rule
+    found = {about + name_rule(rule): count_paths(cap, rule) for about, rule in rules.items()}
+    leads = {name_rule(rule): count_paths(cap, rule) for rule in list_leads(cap)}
+    chosen = choose_in_time(leads, whole, votes, curve)
+    for detect in sorted({1, 4, cap}):
+        some = {name: leads[name] for name in leads if f" {detect}," in name}
+        chosen = {**chosen, **choose(some, whole, votes, curve)}
+    return {**found, **chosen}
+
+
+def list_scored(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
+    """Rules by the scores of a verifier."""
+    cap = len(votes[0].samples)
+    voting = {f"weighted vote, {how}": BestOfN(n=cap, aggregate=how) for how in AGGREGATES}
+    best = {
+        f"best of {cap}, {how}": replace(voting[f"weighted vote, {how}"], selection="best")
+        for how in AGGREGATES
+    }
+    weighted = choose(voting, whole, votes, curve)
+    (search,) = weighted.values()
+    assert isinstance(search, BestOfN)
+    how = search.aggregate
+    mean = np.mean([aggregate(s.scores, how) for vote in votes for s in vote.samples])
+    usual = build_exit_rule(ExitOptions(), "best_of_n")
+    rewards = {}
+    for policy, detect, least in product(
+        ("static", "every_step"), (1, 2, 4), (0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+    ):
+        rule = Rule(policy=policy, detect=detect, thresholds=((REWARD, least),))
+        rewards[name_rule(rule)] = replace(search, policy=rule)
+    leads = {
+        f"{name_rule(rule)}, by weights": partial(WeighedVote.build, rule, how, float(mean) or 1.0)
+        for rule in list_leads(cap)
+    }
+    by_default = f"{name_rule(usual)}, by weights"
+    return {
+        **weighted,
+        **choose(best, whole, votes, curve),
+        f"lead by counts, then weighted: {name_rule(usual)}": CountedBestOfN(
+            n=cap, policy=usual, aggregate=how
+        ),
+        f"default: {by_default}": leads[by_default],
+        **choose(leads, whole, votes, curve),
+        **choose(rewards, whole, votes, curve),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeighedVote(CountedSelfConsistency):
+    """The vote by the lead, in which a path counts what the verifier says of it."""
+
+    weights: tuple[float, ...]
+    """By sample: its score over the mean of all scores."""
+    selection: str = "weighted"
+
+    @classmethod
+    def build(cls, rule: Rule, how: str, mean: float, vote: Vote) -> "WeighedVote":
+        """how: the aggregate of its step scores that is a path's score; mean: of all paths."""
+        weights = tuple(aggregate(sample.scores, how) / mean for sample in vote.samples)
+        return cls(n=len(weights), policy=rule, weights=weights)
+
+    def weigh(self, tree: Tree, paths: Sequence[NodeId]) -> Sequence[float]:
+        return [self.weights[tree[node].index] for node in paths]
+
+    def elect(self, tree: Tree, nodes: Sequence[NodeId]) -> Finish:
+        scores = dict(zip(nodes, self.weigh(tree, nodes), strict=True))
+        return choose_by_scores(tree, scores, by=self.selection)
+
+
+def list_confident(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
+    """DeepConf, offline and online, as its paper has it and with what suits short answers."""
+    cap, keeps, windows = len(votes[0].samples), (0.1, 0.25, 0.5, 0.75, 0.9), (16, 64, 128, 2048)
+    agreed = build_paper_rule("deepconf")
+    offline = {
+        f"deepconf offline, {by}, window {window}, keep {keep}": DeepConf(
+            n=cap, by=by, window=window, keep=keep, stops=False
+        )
+        for by, window, keep in product(MEANS, windows, (*keeps, 1.0))
+    }
+    online = {
+        f"deepconf, warm-up {warm_up}, window {window}, keep {keep}{until}": DeepConf(
+            n=cap, warm_up=warm_up, window=window, keep=keep, policy=policy
+        )
+        for warm_up, window, keep, (until, policy) in product(
+            (2, 4), windows, keeps, (("", None), (f", {name_rule(agreed)}", agreed))
+        )
+    }
+    return {
+        "deepconf with its defaults": DeepConf(n=cap, policy=agreed),
+        "deepconf with its defaults, all paths": DeepConf(n=cap),
+        **{
+            f"deepconf offline, keep {keep}": DeepConf(n=cap, keep=keep, stops=False)
+            for keep in (0.1, 0.9, 1.0)
+        },
+        **choose(offline, whole, votes, curve),
+        **choose(online, whole, votes, curve),
+    }
+
+
+def list_probed(votes: Sequence[Vote], curve: Curve) -> Rules:
+    """A chain that is probed, against the same chain to its end."""
+    size = votes[0].probe_tokens
+    rules = {}
+    for window, least in product((2, 3, 4, 5), (0.6, 1.0)):
+        rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, least),))
+        search = ProbedCot(probe_tokens=size, window=window, policy=rule)
+        rules[f"probed, window {window}, {name_rule(rule)}"] = search
+    whole = judge(CHAIN, ProbedCot(probe_tokens=0), [votes], curve)
+    usual = f"probed, window 3, {name_rule(build_paper_rule('probed_cot'))}"
+    return {f"default: {usual}": rules[usual], **choose(rules, whole, votes, curve)}
+
+
+# ---------------------------------------------------------------- the whole
 
 
 def parse_curve(text: str) -> Curve:
@@ -436,31 +445,59 @@ def parse_curve(text: str) -> Curve:
     return interpolate
 
 
+def list_rules(kind: str, votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
+    if kind == "probes":
+        return list_probed(votes, curve)
+    lists = {"counts": list_counts, "scores": list_scored, "confidences": list_confident}
+    return lists[kind](votes, whole, curve)
+
+
+def has(kind: str, votes: Sequence[Vote]) -> bool:
+    """Whether `score` has added what the rules of a kind need."""
+    if kind == "probes":
+        return all(vote.probe_tokens for vote in votes)
+    return kind == "counts" or all(getattr(s, kind) for vote in votes for s in vote.samples)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("samples", type=Path)
     parser.add_argument("--orders", type=int, default=5, help="of each problem's samples")
     parser.add_argument("--steps", default="1:2.7,16:3.0,64:4.0", help="BATCH:MS,…")
+    parser.add_argument("--kinds", default=KINDS, type=lambda s: s.split(","))
     asked = parser.parse_args()
-    votes, curve = read_votes(asked.samples), parse_curve(asked.steps)
-    middle, cap = len(votes) // 2, len(votes[0].lens)
-    chosen = choose_leads(votes[:middle], curve) | choose_paper_rules(votes[:middle])
-    orders = shuffle_votes(votes[middle:], asked.orders)
-    even = [judge(f"{n} paths", build_smaller(n), orders, curve) for n in range(1, cap + 1)]
-    rules = list_rivals(cap) | chosen
+    votes = [make_vote(row, str(i)) for i, row in enumerate(read_samples(asked.samples))]
+    curve, middle, cap = parse_curve(asked.steps), len(votes) // 2, len(votes[0].samples)
+    chosen_on, orders = votes[:middle], shuffle_votes(votes[middle:], asked.orders)
+    even = [judge(f"{n} paths", draw_smaller(cap, n), orders, curve) for n in range(1, cap + 1)]
     rows = [describe(row, even) for row in even[: cap // 2 : -1]]
     for row in rows:
         print(row, flush=True)
-    known: dict[Policy, dict[str, Any]] = {}
-    for name, policy in rules.items():
-        if policy not in known:
-            known[policy] = describe(judge("", policy, orders, curve), even)
-        rows.append({**known[policy], "rule": name})
-        print(rows[-1], flush=True)
-    leads = list(tabulate_leads(orders))
-    for line in leads:
+    whole = judge("", draw_smaller(cap, cap), [chosen_on], curve)
+    for kind in (kind for kind in asked.kinds if has(kind, votes)):
+        base = even
+        if kind == "probes":
+            base = [judge(CHAIN, ProbedCot(probe_tokens=0), orders, curve)]
+            rows.append(describe(base[0], even))
+        known: dict[Any, Row] = {}
+        for name, rule in list_rules(kind, chosen_on, whole, curve).items():
+            if rule not in known:
+                known[rule] = judge("", rule, orders, curve)
+            rows.append(describe(replace(known[rule], name=name), base) | {"kind": kind})
+            print(rows[-1], flush=True)
+    leads = list(tabulate_leads(orders)) if "counts" in asked.kinds else []
+    signals = list(tabulate_signals(votes))
+    for line in (*leads, *signals):
         print(line)
-    report(steps=asked.steps, orders=asked.orders, votes=middle, rows=rows, leads=leads)
+    report(
+        steps=asked.steps,
+        orders=asked.orders,
+        chosen_on=middle,
+        judged_on=len(votes) - middle,
+        rows=rows,
+        leads=leads,
+        signals=signals,
+    )
 
 
 if __name__ == "__main__":

@@ -5,26 +5,32 @@ import pytest
 
 from flashedge.certainty.policies import Rule
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.deepconf import DeepConf
+from flashedge.search.strategies.probed_cot import ProbedCot
+from scripts.bench.certainty.replay import replay
+from scripts.bench.certainty.samples import make_vote, shuffle_votes
 from scripts.bench.certainty.votes import (
     FEWEST,
-    build_smaller,
+    WeighedVote,
+    choose,
+    count_paths,
     describe,
-    find_equal_tokens,
+    draw_smaller,
+    find_equal,
+    has,
     judge,
-    make_vote,
+    list_rules,
     parse_curve,
-    shuffle_votes,
     tabulate_leads,
-    time_group,
+    tabulate_signals,
 )
 
 LENS = [10, 20, 30, 40, 50, 60, 70, 80]
 FLAT = parse_curve("1:1,8:1")
 
 
-def test_a_group_takes_as_long_as_its_longest_path() -> None:
-    assert time_group((30, 10), FLAT) == pytest.approx(0.030)
-    assert time_group((30, 10), parse_curve("1:1,2:3")) == pytest.approx((10 * 3 + 20 * 1) / 1e3)
+def test_a_step_of_a_batch_is_interpolated() -> None:
     assert parse_curve("1:1,3:5,5:6")(2) == 3
     assert parse_curve("1:1,3:5")(9) == 5
 
@@ -37,7 +43,7 @@ def test_a_vote_stops_by_its_counts() -> None:
     mixed = [boxed[i] for i in (0, 4, 1, 5, 6, 7, 2, 3)]
     open_ = make_vote({"answer": "8", "texts": mixed, "lens": LENS}, "b")
     policy = build_exit_rule(ExitOptions(), "self_consistency")
-    row = judge("", policy, [[settled, open_]], FLAT)
+    row = judge("", count_paths(8, policy), [[settled, open_]], FLAT)
     first, second = 10 + 20 + 30 + 30, 10 + 20 + 30 + 40 + 50 + 60 + 40 + 40
     assert row.tokens.tolist() == [[first, second]]
     assert row.seconds[0] == pytest.approx([0.030, 0.080])
@@ -50,11 +56,8 @@ def test_a_vote_stops_by_its_counts() -> None:
 def test_a_rule_that_asks_in_groups_draws_them_one_after_the_other() -> None:
     boxed = [f"\\boxed{{{answer}}}" for answer in "77778888"]
     vote = make_vote({"answer": "7", "texts": boxed, "lens": LENS}, "a")
-    static = Rule(policy="static", detect=4, thresholds=(("entropy", 0.9),))
-    assert vote.list_asks(static) == [0, 4]
     unsure = Rule(policy="static", detect=5, thresholds=(("entropy", 0.9),))
-    assert vote.list_asks(unsure) == [0, 5, 8]
-    row = judge("", unsure, [[vote]], FLAT)
+    row = judge("", count_paths(8, unsure), [[vote]], FLAT)
     assert row.seconds[0] == pytest.approx([0.130])
     assert np.isnan(row.lead).all()
 
@@ -64,26 +67,26 @@ def test_a_rule_is_compared_with_as_many_paths_as_are_as_accurate() -> None:
     the earlier answer wins."""
     texts = ([rf"\boxed{{{answer}}}" for answer in one] for one in ("77777777", "88777777"))
     votes = [make_vote({"answer": "7", "texts": one, "lens": [10] * 8}, "") for one in texts]
-    even = [judge("", build_smaller(n), [votes], FLAT) for n in range(1, 9)]
+    even = [judge("", draw_smaller(8, n), [votes], FLAT) for n in range(1, 9)]
     assert [one.right.mean() for one in even] == [0.5] * 4 + [1.0] * 4
     three = describe(even[2], even)
     assert (three["difference"][0], three["saved"][0]) == (-50, 62.5)
     assert three["saved_at_equal_accuracy"][0] == -200, "one path is as accurate"
     assert (three["stopped"], three["kept"][0]) == (100, 50)
     sure = Rule(policy="every_step", detect=3, thresholds=(("entropy", 1.0),))
-    found = describe(judge("", sure, [votes], FLAT), even)
+    found = describe(judge("", count_paths(8, sure), [votes], FLAT), even)
     assert (found["accuracy"], found["saved_at_equal_accuracy"][0]) == (100, -10), "3 and 8, not 5"
     accuracies, tokens = np.array([0.4, 0.3, 0.6]), np.array([1.0, 2.0, 3.0])
-    assert find_equal_tokens(0.5, accuracies, tokens) == 2.5
-    assert find_equal_tokens(0.9, accuracies, tokens) == 3
+    assert find_equal(0.5, accuracies, tokens) == 2.5
+    assert find_equal(0.9, accuracies, tokens) == 3
 
 
 def test_samples_in_another_order_are_the_same_samples() -> None:
     boxed = [rf"\boxed{{{answer}}}" for answer in "77788889"]
     vote = make_vote({"answer": "7", "texts": boxed, "lens": LENS}, "a")
     orders = shuffle_votes([vote], 9)
-    assert len({tuple(sorted(zip(v.lens, v.answers, strict=True))) for (v,) in orders}) == 1
-    assert len({other.lens for (other,) in orders}) > 5
+    assert len({frozenset((s.tokens, s.answer) for s in v.samples) for (v,) in orders}) == 1
+    assert len({other.samples for (other,) in orders}) > 5
     assert orders == shuffle_votes([vote], 9)
 
 
@@ -93,3 +96,84 @@ def test_leads_are_told_for_both_ways_to_arrive() -> None:
     vote = make_vote({"answer": "7", "texts": boxed, "lens": LENS[::-1]}, "a")
     (row,) = (one for one in tabulate_leads([[vote] * FEWEST]) if one["first"] == one["paths"] == 3)
     assert (row["said"], row["won_as_drawn"], row["won_shortest_first"]) == (99.2, 0, 100)
+
+
+# ---------------------------------------------------------------- what `score` adds
+
+WRONG, RIGHT = r"\boxed{8}", r"\boxed{7}"
+SCORED = {
+    "answer": "7",
+    "texts": [WRONG, RIGHT, WRONG, RIGHT],
+    "lens": [10, 10, 10, 10],
+    "scores": [[0.9, 0.1], [0.2, 0.8], [0.9, 0.1], [0.2, 0.7]],
+    "confidences": [[9.0] * 10, [12.0] * 10, [9.0] * 3 + [1.0] * 7, [12.0] * 10],
+    "probes": [[["8}", 2], ["7}", 2], ["7}", 2], ["7}", 2]]],
+    "probe_tokens": 2,
+}
+VOTE = make_vote(SCORED, "a")
+
+
+def test_scores_weigh_a_vote() -> None:
+    end = replay(BestOfN(n=4), VOTE, FLAT)
+    assert (end.answer, end.tokens, end.scored) == ("7", 40, 40)
+    assert replay(BestOfN(n=4, selection="majority"), VOTE, FLAT).answer == "7", "a tie, by scores"
+    assert replay(BestOfN(n=4, aggregate="prod"), VOTE, FLAT).answer == "7"
+    assert replay(BestOfN(n=4, aggregate="mean", selection="best"), VOTE, FLAT).answer == "8"
+    assert replay(draw_smaller(4, 4), VOTE, FLAT).answer == "8", "a tie, by its first path"
+
+
+def test_the_lead_counts_what_the_verifier_says() -> None:
+    rule = Rule(policy="lead", detect=4, thresholds=(("lead", 0.6),))
+    search = WeighedVote.build(rule, "last", 0.425, VOTE)
+    assert search.weights == pytest.approx([0.1 / 0.425, 0.8 / 0.425, 0.1 / 0.425, 0.7 / 0.425])
+    assert replay(search, VOTE, FLAT).answer == "7"
+    even = WeighedVote.build(rule, "last", 0.5, make_vote({**SCORED, "scores": [[0.5]] * 4}, "b"))
+    counted = count_paths(4, rule)
+    assert replay(even, VOTE, FLAT) == replay(counted, VOTE, FLAT), "weights of 1 are counts"
+
+
+def test_deepconf_pays_for_an_unsure_path_up_to_its_end() -> None:
+    """The third path's mean of 4 tokens is 9, 9, 9, 1 at its fourth: 7 is below the warm-up's 9."""
+    search = DeepConf(n=4, warm_up=2, window=4, keep=1.0)
+    end = replay(search, VOTE, FLAT)
+    assert (end.answer, end.tokens) == ("7", 34)
+    assert replay(DeepConf(n=4, window=4, keep=1.0, stops=False), VOTE, FLAT).tokens == 40
+
+
+def test_a_probed_chain_pays_for_its_probes() -> None:
+    rule = Rule(policy="every_step", detect=1, thresholds=(("consistency", 1.0),))
+    end = replay(ProbedCot(probe_tokens=2, window=2, policy=rule), VOTE, FLAT)
+    assert (end.answer, end.tokens) == ("7", 8 + 6), "three probes, and a segment beside each"
+    whole = replay(ProbedCot(probe_tokens=0), VOTE, FLAT)
+    assert (whole.answer, whole.tokens) == ("8", 10)
+    assert VOTE.is_right("7.0")
+
+
+def test_every_kind_is_judged_on_other_problems_than_it_is_chosen_on() -> None:
+    votes = [make_vote(SCORED, name) for name in "abc"]
+    whole = judge("", draw_smaller(4, 4), [votes], FLAT)
+    for kind in ("counts", "scores", "confidences", "probes"):
+        assert has(kind, votes)
+        assert not has(kind, [make_vote({**SCORED, kind: [()] * 4, "probe_tokens": 0}, "c")]) or (
+            kind == "counts"
+        )
+        rules = list_rules(kind, votes, whole, FLAT)
+        assert any("chosen" in name or "default" in name for name in rules)
+
+
+def test_the_most_accurate_rule_is_chosen_where_few_problems_bound_no_loss() -> None:
+    rules = {"majority": draw_smaller(4, 4), "weighted": BestOfN(n=4)}
+    whole = judge("", rules["majority"], [[VOTE]], FLAT)
+    assert list(choose(rules, whole, [VOTE], FLAT)) == ["chosen, most accurate: weighted"]
+
+
+def test_signals_are_compared_within_a_problem() -> None:
+    """The right answers have the higher last scores, and the higher confidences."""
+    easy = make_vote({**SCORED, "texts": [RIGHT] * 4}, "b")
+    found = {
+        row["signal"]: (row["auc"][0], row["problems"]) for row in tabulate_signals([VOTE, easy])
+    }
+    assert found["score, last"] == (1, 1), "a problem without wrong answers has no pairs"
+    assert found["score, prod"] == (1, 1)
+    assert found["score, min"] == (1, 1)
+    assert found["confidence, mean of 2048"] == (1, 1)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from flashedge.cli.doctor import BAD, GOOD
 from scripts.bench.engine.replayed_search import read_levels, read_run
 from scripts.bench.engine.served_pair import Server, build_command, find_served_pair
-from scripts.card import validate
+from scripts.card import certainty, validate
 from scripts.card.parts import (
     Part,
     Plan,
@@ -68,7 +69,7 @@ def test_it_goes_on_where_it_was_cut(
     code = f"import os; os.path.exists({str(marker)!r}) or exit(3); print('{{}}')"
     other = replace(build_part(code), name="another", question="And so?")
     parts = (build_part("print('{\"value\": 1}')"), other)
-    monkeypatch.setattr(validate, "parse_plan", lambda: plan)
+    monkeypatch.setattr(validate, "parse_plan", lambda *asked: plan)
     monkeypatch.setattr(validate, "list_parts", lambda plan: parts)
     ran: list[str] = []
     run_part = validate.run_part
@@ -192,3 +193,13 @@ def test_a_deterministic_request_that_differs_is_a_fault() -> None:
     assert no_shape == "the self-test found no shape for deterministic requests"
     (differing,) = find_other_bits({"cases": [{**flagged, "logprobs_differ": 2}]})
     assert differing == "2 of 64 deterministic requests differ"
+
+
+def test_scoring_that_its_minutes_cut_off_goes_on(plan: Plan) -> None:
+    asked = Namespace(samples=Path("s.jsonl"), skip=0, limit=1000, minutes=5.0)
+    scores, live, votes = certainty.list_parts(plan, asked)
+    assert scores.find_faults({"problems": 2}) == ["2 of 6 problems"]
+    assert scores.find_faults({"problems": 6}) == []
+    ways = json.loads(live.command[-1])
+    assert {way["pair"] for way in ways.values()} == {"bundled"}
+    assert scores.command[4] == votes.command[-1], "what the first part writes"
