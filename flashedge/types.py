@@ -9,9 +9,12 @@ from typing import Literal, NewType
 
 NodeId = NewType("NodeId", int)
 TokenIds = tuple[int, ...]
-Judges = Literal["steps", "answers"]
-"""What one score of a verifier is about: a step of a path, or a whole answer."""
+Judges = Literal["steps", "answers", "nothing"]
+"""What one score of a verifier is about: a step of a path, or a whole answer. "nothing" stands for
+a pair that has no verifier."""
 
+UNUSED = "unused"
+"""The state of the verifier of a pair that has none. It is never started."""
 MAX_SEED = 2**63 - 1  # the largest that an int64 tensor holds
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""

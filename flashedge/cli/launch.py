@@ -17,9 +17,9 @@ from typing import Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from flashedge.cli import output
-from flashedge.cli.connection import connect_ready
+from flashedge.cli.connection import connect_ready, load_served
 from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
-from flashedge.config import Config, find_nearest, load_config
+from flashedge.config import Config, find_nearest
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
@@ -243,7 +243,7 @@ def launch(
             "--pair",
             metavar="PAIR[:SEARCH]",
             help="Pair that answers, alone or by a search.",
-            show_default="the setting `pair`",
+            show_default="the daemon's pair",
         ),
     ] = None,
     search: Annotated[
@@ -272,7 +272,7 @@ def launch(
         raise RequestError(f"--model {model} contradicts --search {search}", param="search")
     search = named or search
     strategy, _ = parse_strategy_flags(search, None)
-    config = load_config({"pair": name or None})
+    config = load_served(name or None)
     pair = find_pair(config.pair, config)
     if show:
         path, record = chosen.program, daemon_control.find_daemon(config)
@@ -306,7 +306,7 @@ def launch(
         return
     output.note(
         f"{endpoint.model} answers {chosen.title}: {pair.generator.source}"
-        f"{f', searched with {pair.verifier.source}' if search else ''},"
+        f"{f', searched by {search}' if search else ''},"
         f" {endpoint.context_tokens:,} tokens of context, at {endpoint.url}"
     )
     sys.stdout.flush()

@@ -36,7 +36,7 @@ from flashedge.models.registry import (
     load_pairs,
     read_tables,
 )
-from flashedge.models.specs import ModelSpec, Pair
+from flashedge.models.specs import NO_VERIFIER, ModelSpec, Pair
 from flashedge.sizes import format_size
 
 EPILOG = """\
@@ -64,6 +64,8 @@ _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
 """Disk space that a download leaves free. Chosen by hand: enough for logs and runs for a while."""
+USUAL_VERIFIER = "skywork-1.5b"
+"""The verifier of an imported model, unless another one is named."""
 _IMPORTED_LEN = 16_384
 """Most tokens of prompt and path that an imported model's entry allows."""
 _OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
@@ -102,7 +104,9 @@ def ls(
         return
     rows = []
     for p in found:
-        licences = dict.fromkeys(p[role]["license"] or "?" for role in ("generator", "verifier"))
+        is_alone = p["verifier"]["family"] == NO_VERIFIER
+        roles = ("generator",) if is_alone else ("generator", "verifier")
+        licences = dict.fromkeys(p[role]["license"] or "?" for role in roles)
         licence = None if p["is_bundled"] else " + ".join(licences)
         card = p["smallest_card"] or ("?" if p["needed_bytes"] is None else "larger")
         rows.append((p["name"], _format_missing(p), card, licence, p["description"]))
@@ -156,6 +160,9 @@ def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) 
         return
     output.say(f"{pair.name}: {pair.description}")
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
+        if role == "verifier" and pair.verifier.family == NO_VERIFIER:
+            output.say("  verifier: none")
+            continue
         folder = locate_model(spec, config)
         revision = f" @ {spec.revision}" if spec.revision else ""
         output.say(f"  {role}: {spec.source}{revision}")
@@ -199,13 +206,14 @@ def import_gguf(
         str | None, Option(metavar="NAME", help="The new pair's name; the file's if left out.")
     ] = None,
     verifier: Annotated[
-        str,
+        str | None,
         Option(
             metavar="NAME",
-            help="The pair's verifier, by its name in models.toml. The bundled one needs no"
-            " download, but judges nothing beyond its own word problems.",
+            help="The pair's verifier, by its name in models.toml, or none: for chat and"
+            " self-consistency.",
+            show_default="skywork-1.5b",
         ),
-    ] = "skywork-1.5b",
+    ] = None,
 ) -> None:
     """Convert a GGUF file, as Ollama and LM Studio have them, and add it to your models as a pair.
 
@@ -213,7 +221,7 @@ def import_gguf(
     """
     config = load_config()
     known = read_tables(list_files(config))
-    if verifier not in known["verifiers"]:
+    if verifier is not None and verifier not in known["verifiers"]:
         close = find_nearest(verifier, known["verifiers"])
         hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known['verifiers'])}"
         raise NotFound(f"there is no verifier {verifier!r}", hint=hint, param="verifier")
@@ -225,7 +233,9 @@ def import_gguf(
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise ConfigError(f"a pair can't be named {name!r}", hint="add --name NAME", param="name")
     folder = _locate_imports(config) / name
-    if name in known["pairs"] or name in known["generators"] or folder.exists():
+    stands_in = verifier is None and _is_missing(name, config)
+    is_taken = not stands_in and (name in known["pairs"] or name in known["generators"])
+    if is_taken or folder.exists():
         hint = f"add --name NAME, or type first: flashedge models rm {name}"
         raise ConfigError(f"there is a model {name!r} already", hint=hint, param="name")
     _check_room(folder, model.size_bytes)
@@ -235,7 +245,8 @@ def import_gguf(
                 model.write(fresh, report)
             check_checkpoint(fresh)
         try:
-            _add_import(name, folder, verifier, model.metadata, config)
+            pair_verifier = None if stands_in else verifier or USUAL_VERIFIER
+            _add_import(name, folder, pair_verifier, model.metadata, config)
         except BaseException:
             shutil.rmtree(folder)
             raise
@@ -254,10 +265,20 @@ def _name_import(file: Path, metadata: Mapping[str, Any]) -> str:
     return re.sub(r"[^\w.+]+", "-", str(named).lower()).strip("-.+")
 
 
+def _is_missing(name: str, config: Config) -> bool:
+    """Whether `name` is a known pair and its generator, whose files are not on this machine, so
+    that an imported file can stand in for them."""
+    pair = load_pairs(config).get(name)
+    tables = read_tables(list_files(config))["pairs"]
+    is_own = pair is not None and tables[name][1]["generator"] == name
+    return pair is not None and is_own and locate_model(pair.generator, config) is None
+
+
 def _add_import(
-    name: str, folder: Path, verifier: str, metadata: Mapping[str, Any], config: Config
+    name: str, folder: Path, verifier: str | None, metadata: Mapping[str, Any], config: Config
 ) -> None:
-    """Add the generator in `folder` and its pair to the user's models.toml."""
+    """Add the generator in `folder` to the user's models.toml, and its pair unless `verifier` is
+    None: a known pair gets the generator then."""
     template = metadata["tokenizer.chat_template"]
     length = min(metadata[f"{metadata['general.architecture']}.context_length"], _IMPORTED_LEN)
     generator = {"source": str(folder), "dtype": "bfloat16", "max_model_len": length}
@@ -283,8 +304,9 @@ def _add_import(
     }
 
     def add(document: Any) -> None:
-        for kind, entry in (("generators", generator), ("pairs", pair)):
-            document.setdefault(kind, {})[name] = entry
+        document.setdefault("generators", {})[name] = generator
+        if verifier is not None:
+            document.setdefault("pairs", {})[name] = pair
 
     edit_file(config.config_dir / "models.toml", add)
 
@@ -317,11 +339,13 @@ def _remove_import(name: str, config: Config) -> None:
 
 
 def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
-    """Both models of the pair `name`, or the one model whose source is `name`: a pair's, or the one
+    """The models of the pair `name`, or the one model whose source is `name`: a pair's, or the one
     of `clusters_model`. Raises NotFound."""
     pairs = load_pairs(config)
     if name in pairs:
-        return pairs[name].generator, pairs[name].verifier
+        pair = pairs[name]
+        has_none = pair.verifier.family == NO_VERIFIER
+        return (pair.generator,) if has_none else (pair.generator, pair.verifier)
     models = {s.source: s for p in pairs.values() for s in (p.generator, p.verifier)}
     if embedder := find_embedder(config):
         models[embedder.source] = embedder

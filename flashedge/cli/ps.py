@@ -32,7 +32,7 @@ def ps(as_json: Json = False) -> None:
     expected to start.
 
     Exits 1 if no daemon is running, or if one has started and an engine is neither ready nor
-    unloaded.
+    unloaded, nor unused as the verifier of a pair that has none.
     """
     from flashedge.daemon import control as daemon_control
 
@@ -63,7 +63,7 @@ def ps(as_json: Json = False) -> None:
         if health.get("detail"):
             output.say(health["detail"])
     every = [engine for pair in pairs.values() for engine in pair["engines"].values()]
-    if any(engine.get("state") not in ("ready", "unloaded") for engine in every):
+    if any(engine.get("state") not in ("ready", "unloaded", "unused") for engine in every):
         raise typer.Exit(output.NO_RESULT)
 
 

@@ -145,7 +145,8 @@ class Health:
     """The state of an engine's process."""
 
     state: str
-    """starting, ready, dead (it is being restarted), failed (its first start failed) or stopped"""
+    """starting, ready, dead (it is being restarted), failed (its first start failed), stopped, or
+    `types.UNUSED`"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None

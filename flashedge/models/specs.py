@@ -20,12 +20,16 @@ class VerifierFamily:
     architectures: tuple[str, ...]
     """What config.json of its checkpoints may name."""
     judges: Judges = "steps"
-    """"steps": a process reward model. "answers": an outcome reward model."""
+    """"steps": a process reward model. "answers": an outcome reward model. "nothing": none."""
     scores_probability: bool = True
     """Whether a score is the probability that a step or an answer is right. Else it only ranks."""
     scores_pairs: bool = False
     """Whether vLLM's own /score works: it scores any two texts by a classifier with one label."""
 
+
+NO_VERIFIER = "none"
+"""The family, and the name in models.toml, of what stands for no verifier. The entry has the files
+of the bundled one, so that plans have a size to count; they are never loaded."""
 
 VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = {
     "qwen_prm": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
@@ -47,6 +51,7 @@ VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = {
         scores_pairs=True,
     ),
     "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
+    NO_VERIFIER: VerifierFamily(architectures=("Qwen2ForProcessRewardModel",), judges="nothing"),
 }
 
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -190,6 +195,7 @@ class Pair:
     memory: KvSizes | None = None
     """None plans the KV cache from the memory that the device has free. See `models.memory`."""
     system_prompt: str | None = None
+    """The instructions of searches whose conversation begins with none. Plain chat gets none."""
     single_turn: bool = False
     """Whether the generator knows only single problems, so that a chat can't have a second turn."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

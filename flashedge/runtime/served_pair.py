@@ -36,7 +36,7 @@ from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.search.step_rules import MARKER_WORDS, split_steps
-from flashedge.types import MARKERS, STEPS, Judges, Message, TokenIds
+from flashedge.types import MARKERS, STEPS, UNUSED, Judges, Message, TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class ServedPair:
 
     def health(self) -> ServiceHealth:
         generator, verifier = self._engines.health()
-        states = {generator.state, verifier.state}
+        states = {generator.state, verifier.state} - {UNUSED}
         wrong = {"generator": generator.explain(), "verifier": verifier.explain()}
         detail = self._failure or _join(wrong, *self._device.faults)
         if self._failure or "failed" in states:

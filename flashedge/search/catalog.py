@@ -44,6 +44,8 @@ _COUNTED = {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsiste
 """The strategies that draw whole answers, as searches that stop by the lead of their vote."""
 WITHOUT_STEP_SCORES = (*_COUNTED, "deepconf", "probed_cot")
 """Strategies that need no scores of steps, so that verifiers of whole answers are enough."""
+WITHOUT_SCORES = tuple(name for name, kind in _STRATEGIES.items() if not kind.scores_levels)
+"""Strategies that need no scores at all."""
 T = TypeVar("T")
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
 """The user's own strategies by name. Each takes the run's options as keyword arguments."""
@@ -104,7 +106,13 @@ def _build(kind: type[T], given: Mapping[str, Any]) -> T:
 
 
 def check_judges(strategy: str, judges: Judges) -> None:
-    """Raises RequestError if the strategy needs scores of steps and the verifier gives none."""
+    """Raises RequestError if the strategy needs scores that the verifier does not give."""
+    if judges == "nothing" and strategy not in WITHOUT_SCORES:
+        raise RequestError(
+            f"strategy {strategy!r} needs scores, and the pair has no verifier",
+            hint=f"use {' or '.join(WITHOUT_SCORES)}, or a pair with a verifier",
+            param="strategy",
+        )
     if judges == "answers" and strategy not in WITHOUT_STEP_SCORES:
         raise RequestError(
             f"strategy {strategy!r} needs scores of single steps, and the pair's verifier judges"

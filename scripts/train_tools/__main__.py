@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from scripts.train_tools.measure import measure
+from scripts.train_tools.measure import measure, measure_known
 from scripts.train_tools.model import (
     export_tool_pair,
     fit_tool_verifier,
@@ -48,9 +48,9 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_measure(options: argparse.Namespace) -> None:
     """Ask a daemon for the calls of the held-out tasks. The last line is JSON."""
-    lines = TASKS.read_text().splitlines()[: options.tasks]
-    report = measure(options.work / "model", [json.loads(line) for line in lines])
-    print(json.dumps(report))
+    tasks = [json.loads(line) for line in TASKS.read_text().splitlines()[: options.tasks]]
+    known, trained = options.pair, options.work / "model"
+    print(json.dumps(measure_known(known, tasks) if known else measure(trained, tasks)))
 
 
 COMMANDS = {
@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--work", type=Path, default=Path("runs/train_tools"))
     parser.add_argument("--tasks", type=int, default=240, help="held-out tasks")
+    parser.add_argument("--pair", help="measure this pair of models.toml, not the trained one")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     COMMANDS[options.command](options)

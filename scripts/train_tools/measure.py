@@ -16,6 +16,8 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 
 from flashedge.cli.progress import show_bar
+from flashedge.config import load_config
+from flashedge.models.registry import find_pair
 from scripts.bench.daemon import start_daemon
 from scripts.lab.statistics import interval, mean
 from scripts.train_tools.tasks import define_tool
@@ -81,27 +83,42 @@ class Reply:
 
 
 def measure(folder: Path, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Start a daemon with the pair in `folder` and ask each task in each way."""
+    """Ask the pair in `folder` for each task in each way."""
     with tempfile.TemporaryDirectory() as config:
         Path(config, "models.toml").write_text(MODELS.format(folder=folder.resolve()))
-        with start_daemon(config_dir=config, pair=PAIR) as served:
-            replies = asyncio.run(ask_all(served.url, tasks))
-    return report(replies)
+        return ask_pair(PAIR, config, WAYS, tasks)
 
 
-async def ask_all(url: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, list[Reply]]:
+def measure_known(name: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Ask a pair of the user's models.toml for each task, by a vote where it has no verifier."""
+    config = load_config()
+    has_verifier = find_pair(name, config).verifier.judges == "steps"
+    return ask_pair(name, str(config.config_dir), WAYS if has_verifier else WAYS[:1], tasks)
+
+
+def ask_pair(
+    name: str, config_dir: str, ways: Sequence[Way], tasks: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Start a daemon with a pair and ask it."""
+    with start_daemon(config_dir=config_dir, pair=name) as served:
+        return report(asyncio.run(ask_all(served.url, name, ways, tasks)))
+
+
+async def ask_all(
+    url: str, pair: str, ways: Sequence[Way], tasks: Sequence[Mapping[str, Any]]
+) -> dict[str, list[Reply]]:
     """Replies by way, in the tasks' order."""
     room = asyncio.Semaphore(AT_ONCE)
     async with httpx.AsyncClient(base_url=url, timeout=ASK_S) as client:
 
         async def ask(seed: int, task: Mapping[str, Any], way: Way) -> Reply:
             async with room:
-                reply = await ask_once(client, seed, task, way)
+                reply = await ask_once(client, pair, seed, task, way)
             advance(1)
             return reply
 
         found: dict[str, list[Reply]] = {}
-        for way in WAYS:
+        for way in ways:
             with show_bar(way.name, len(tasks), unit="tasks") as advance:
                 found[way.name] = list(
                     await asyncio.gather(*(ask(i, task, way) for i, task in enumerate(tasks)))
@@ -110,12 +127,12 @@ async def ask_all(url: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, lis
 
 
 async def ask_once(
-    client: httpx.AsyncClient, seed: int, task: Mapping[str, Any], way: Way
+    client: httpx.AsyncClient, pair: str, seed: int, task: Mapping[str, Any], way: Way
 ) -> Reply:
     """Raises RuntimeError with the daemon's words where it refuses."""
     tools = [define_tool(name) for name in task["tools"]]
     body = {
-        "model": PAIR,
+        "model": pair,
         "messages": [{"role": "user", "content": task["problem"]}],
         "tools": tools,
         "tool_choice": way.tool_choice,

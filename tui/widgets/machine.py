@@ -10,6 +10,7 @@ from flashedge.tui.device import DeviceSample
 from flashedge.tui.state import Dashboard
 from flashedge.tui.summary import DaemonStatus, EngineStatus
 from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, stack_lines, thin
+from flashedge.types import UNUSED
 
 _QUIET = 0.05
 """The KV memory has one line while both engines are ready and use less than this share of theirs.
@@ -110,7 +111,8 @@ def draw_memory(state: Dashboard, width: int, height: int) -> Text:
 
 def _list_engines(daemon: DaemonStatus | None) -> tuple[tuple[str, EngineStatus], ...]:
     known = () if daemon is None else (daemon.generator, daemon.verifier)
-    return tuple(zip(("generator", "verifier"), known, strict=False))
+    named = zip(("generator", "verifier"), known, strict=False)
+    return tuple((name, engine) for name, engine in named if engine.state != UNUSED)
 
 
 def _draw_briefly(name: str, engine: EngineStatus, cells: int) -> Text:

@@ -8,7 +8,7 @@ from typer import Argument, Option
 from flashedge.cli import output
 from flashedge.cli.chat.conversation import Conversation, edit_lines
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, read_chat
-from flashedge.cli.connection import connect_ready
+from flashedge.cli.connection import connect_ready, load_served
 from flashedge.cli.solve.strategy_flags import check_finite, complete_strategy, parse_strategy_flags
 from flashedge.client.words import format_duration
 from flashedge.config import load_config
@@ -29,8 +29,7 @@ def chat(
         Argument(metavar="ID", help="With --continue: the id of a conversation, or its start."),
     ] = None,
     pair: Annotated[
-        str | None,
-        Option(metavar="PAIR", help="Pair to talk to.", show_default="the setting `pair`"),
+        str | None, Option(metavar="PAIR", help="Pair to talk to.", show_default="the daemon's")
     ] = None,
     search: Annotated[
         str | None,
@@ -76,7 +75,7 @@ def chat(
             f"{conversation!r} is the id of a conversation only after --continue",
             hint="start the chat, and type the message there: flashedge chat",
         )
-    config = load_config({"pair": pair})
+    config = load_served(pair)
     chats = SavedChats(config)
     if listing:
         list_chats(chats)

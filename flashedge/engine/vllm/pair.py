@@ -113,6 +113,8 @@ class VllmPair:
         # The trial of a card takes as long as importing torch, while vLLM is imported.
         self._kv_fixed = ThreadPoolExecutor(1).submit(explain_fixed_kv, config, self._layout)
         self._is_built = False
+        self._is_alone = pair.verifier.judges == "nothing"
+        """Whether the generator has no verifier beside it."""
 
     async def start(self) -> None:
         """Start both engines. If one fails, stop both and raise EngineError or CheckpointError."""
@@ -120,7 +122,8 @@ class VllmPair:
         self._is_built = True
         try:
             sequences = find_max_sequences(self._config)
-            if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
+            measured = find_measured(self._pair, self._config, sequences)
+            if not (runs_on_cpu() or self._is_alone or measured):
                 await self._start_measured()
             else:
                 await self._start_both()
@@ -225,7 +228,10 @@ class VllmPair:
                 found["no_passes"] = NO_PASSES
             else:
                 found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
-            found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
+            if self._is_alone:
+                found["score_shape"] = {}  # no pass will need one
+            else:
+                found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         except TimeoutError:
             found["failure"] = "it takes too long on this machine"
         fingerprint = await asyncio.to_thread(build_fingerprint, self._pair, self._config, found)
@@ -244,7 +250,10 @@ class VllmPair:
         return partial(_answer, protocols, scores)
 
     def build_probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
-        """Build what `profiler` measures the started engines with. Raises CheckpointError."""
+        """Build what `profiler` measures the started engines with. Raises CheckpointError, and
+        ConfigError for a pair without a verifier."""
+        if self._is_alone:
+            raise ConfigError("a pair without a verifier has no profile", hint="it needs none")
         from flashedge.engine.vllm.generator import build_params
 
         generator, verifier = self.generator, self.verifier
@@ -301,9 +310,9 @@ class VllmPair:
 
     def _set_verifier(self, options: EngineOptions) -> None:
         from flashedge.engine.vllm.stock import StockVerifier
-        from flashedge.engine.vllm.verifier import VllmVerifier
+        from flashedge.engine.vllm.verifier import UnusedVerifier, VllmVerifier
 
-        self.verifier = VllmVerifier(options, self._prm)
+        self.verifier = (UnusedVerifier if self._is_alone else VllmVerifier)(options, self._prm)
         self.stock_verifier = StockVerifier(self.verifier)
 
     def _build_options(

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
-from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
+from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow, RequestError
 from flashedge.scheduling.determinism import PassShape
+from flashedge.types import UNUSED
 
 SCORE_CACHE_ENTRIES = 1 << 17
 """Step scores to keep, in some 17 MB. The KV cache has room for far fewer steps."""
@@ -165,6 +166,31 @@ class VllmVerifier(VllmEngine):
             )
         self.process.note_prompt(len(token_ids), cached)
         return rows, cached
+
+
+class UnusedVerifier(VllmVerifier):
+    """Stands for the verifier of a pair that has none. No process is started."""
+
+    async def start(self, *, shrinks: bool = True) -> None:
+        """Do nothing."""
+
+    async def view(self) -> EngineView:
+        return EngineView(
+            running=0,
+            waiting=0,
+            blocks_used=0,
+            blocks_total=0,
+            quota_blocks=0,
+            block_tokens=self.options.block_tokens,
+            block_bytes=0,
+            preemptions=0,
+        )
+
+    def health(self) -> Health:
+        return Health(state=UNUSED, kv_memory="own")
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        raise RequestError("the pair has no verifier", hint="use a pair with one", param="pair")
 
 
 def _begin_key(ids: Sequence[int], request: ScoreRequest) -> hashlib.blake2b:

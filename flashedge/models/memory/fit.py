@@ -9,7 +9,7 @@ from flashedge.config import Config
 from flashedge.config_field import PerEngine
 from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.memory.card_memory import Place, count_cards
+from flashedge.models.memory.card_memory import CardMemory, Place, count_cards
 from flashedge.models.memory.engine_memory import (
     CARD_SEQUENCES,
     CPU_SEQUENCES,
@@ -27,6 +27,11 @@ KV_GRANULARITY_BYTES = 64 << 20
 change no option."""
 SPARE_TOKENS = 64
 """Tokens of KV beyond an engine's longest path: the partly filled block, and vLLM's null block."""
+
+RAM_KV = 1 / 8
+"""Largest share of a machine's RAM that is planned for KV. Pages that were written once are never
+given back, and a chat writes new ones until the plan is used up. Chosen by hand: 1 GiB of 8 holds
+37,000 tokens of a 1.5B model; twice as much would leave a laptop's other programs without."""
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
@@ -203,9 +208,12 @@ def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Conf
 
 
 def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
-    """The KV sizes of (generator, verifier) that the settings or else models.toml set."""
+    """The KV sizes of (generator, verifier) that the settings or else models.toml set. Without a
+    verifier all is the generator's."""
     given = pair.memory
     listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
+    if pair.verifier.judges == "nothing":
+        return config.kv_bytes.generator or listed[0], 0
     return config.kv_bytes.generator or listed[0], config.kv_bytes.verifier or listed[1]
 
 
@@ -223,6 +231,8 @@ def plan_memory(
     for room, on_it in need.find_rooms(place):
         unset = [i for i in on_it if sizes[i] is None]
         left = room - sum(sizes[i] or 0 for i in on_it)
+        if isinstance(place, CardMemory) and not place.is_card:
+            left = min(left, max(int(place.memory_bytes * RAM_KV), sum(least[i] for i in unset)))
         missing += max(0, sum(least[i] for i in unset) - left) if unset else 0
         for i, size in zip(unset, divide(left, [least[i] for i in unset]), strict=True):
             sizes[i] = size

@@ -446,7 +446,8 @@ async def measure_capacity(
         room = sum(view.quota_blocks * view.block_bytes for view in views)
         kv_tokens = int(room / sum(view.block_bytes / view.block_tokens for view in views))
     else:
-        kv_tokens = min(view.quota_blocks * view.block_tokens for view in views)
+        used = (view for view in views if view.blocks_total)
+        kv_tokens = min(view.quota_blocks * view.block_tokens for view in used)
     return Capacity(
         kv_tokens=kv_tokens,
         max_running=max_running,

@@ -13,7 +13,7 @@ from flashedge.runtime.request.early_exit import (
     build_exit_rule,
 )
 from flashedge.runtime.request.validation import Request
-from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
+from flashedge.search.catalog import WITHOUT_SCORES, WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.deepconf import DeepConf
 from flashedge.search.strategies.program import ReasoningProgram
 from flashedge.search.voting import Search
@@ -34,13 +34,15 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 def list_strategies(judges: Judges) -> tuple[str, ...]:
     """List the strategies that a verifier of this kind can serve, then the user's programs."""
-    known = STRATEGIES if judges == "steps" else WITHOUT_STEP_SCORES
-    return (*known, *find_user_programs())
+    known = {"steps": STRATEGIES, "answers": WITHOUT_STEP_SCORES, "nothing": WITHOUT_SCORES}
+    return (*known[judges], *find_user_programs())
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
     """Find the strategy of a request that names none. judges: see `build_search`. judge: the
     request's."""
+    if judges == "nothing":
+        return "self_consistency"
     return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
@@ -98,7 +100,7 @@ def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
                 hint=f"use {' or '.join(WITHOUT_STEP_SCORES)}, or set judge to {STEPS!r}",
                 param="judge",
             )
-        judges = "answers"
+        judges = "answers" if judges == "steps" else judges
     return make_search(
         strategy,
         n=request.n,

@@ -9,8 +9,8 @@ process (`generate`), `vllm serve` (`serve`; `first runner` with vLLM's older mo
 search of our daemon (self-consistency, whose paths need no scores; `confident search` reports the
 confidence of each token, too). All draw the same requests,
 with seeds, at T = 0.8, over 151,936 tokens, so many at once as `--rows` says. The ways take turns.
-Another pair of the registry is measured with its model's time; the paths of its searches end where
-they end.
+Another pair of the registry is measured with its model's time and its top-p and top-k; the paths of
+its searches end where they end.
 
 Two times of a step are printed, medians over rounds: `client`, what whoever asked waits for one
 more token of all sequences (the time of long answers less that of short ones, by the tokens between
@@ -69,7 +69,7 @@ def generate_with_vllm(pair: ServedPair) -> Way:
     """vLLM's own class, in this process."""
     from vllm import LLM, SamplingParams
 
-    spec = pair.pair.generator
+    spec, cuts = pair.pair.generator, pair.pair.sampling
     llm = LLM(
         str(pair.generator),
         max_model_len=spec.max_model_len,
@@ -79,7 +79,14 @@ def generate_with_vllm(pair: ServedPair) -> Way:
 
     async def draw(rows: int, tokens: int) -> None:
         params = [
-            SamplingParams(temperature=TEMPERATURE, seed=i, max_tokens=tokens, ignore_eos=True)
+            SamplingParams(
+                temperature=TEMPERATURE,
+                top_p=cuts.top_p,
+                top_k=cuts.top_k,
+                seed=i,
+                max_tokens=tokens,
+                ignore_eos=True,
+            )
             for i in range(rows)
         ]
         prompts = [{"prompt_token_ids": list(PROMPT)} for _ in range(rows)]

@@ -3,6 +3,7 @@
 import io
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -10,6 +11,8 @@ import pytest
 
 from flashedge.cli.chat import conversation
 from flashedge.cli.main import main
+from flashedge.config import load_config
+from flashedge.daemon import control as daemon_control
 from tests.support.cli_rig import Cli, Done, Patch, Terminal, serve_many_turns
 from tests.support.fake_daemon import CutStream, FakeDaemon
 from tests.support.hostile import strip_sequences
@@ -38,6 +41,14 @@ def test_messages_of_many_lines_and_commands(talk: Talk, daemon: FakeDaemon) -> 
     assert [command for command in commands if command not in done.out] == []
     sent = [body["messages"][-1]["content"] for body in daemon.bodies(PLAIN)]
     assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
+
+
+def test_chat_talks_to_the_daemons_pair(talk: Talk, daemon: FakeDaemon, monkeypatch: Patch) -> None:
+    record = replace(daemon_control.find_daemon(load_config()), pair="qwen-1.5b")
+    monkeypatch.setattr(daemon_control, "find_daemon", lambda config: record)
+    talk("one\n")
+    talk("two\n", "--pair", "bundled")
+    assert [body["model"] for body in daemon.bodies(PLAIN)] == ["qwen-1.5b", "bundled"]
 
 
 def test_a_single_turn_pair_gets_only_the_latest_question(talk: Talk, daemon: FakeDaemon) -> None:

@@ -116,7 +116,7 @@ def test_a_small_context_and_a_model_without_tools_are_told(cli: Cli) -> None:
     done = cli("launch", "claude", "--print")
     told = " ".join(done.err.split())
     assert "12,000 tokens or more, and will be refused: bundled takes 1,024" in told
-    assert "Use qwen-1.5b+skywork-1.5b (16,384) or qwen-7b+skywork-1.5b (16,384), or raise" in told
+    assert "Use qwen-1.5b (16,384) or qwen-7b+skywork-1.5b (16,384), or raise" in told
     fits = cli("launch", "qwen", "--pair", "qwen3-4b-thinking-fp8+skywork-1.5b", "--print")
     assert (fits.code, fits.err) == (0, "")
     pair = "r1-qwen3-8b-fp8+skywork-1.5b"

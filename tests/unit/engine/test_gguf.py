@@ -245,6 +245,20 @@ def test_import_adds_a_pair_and_rm_removes_it(cli: Cli, file: Path, tmp_path: Pa
     cli.ends(2, "there is no pair", "models", "show", pair.name)
 
 
+def test_an_import_stands_in_for_a_pair_that_is_not_here(cli: Cli, tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "t.gguf", *describe("llama_generator", tmp_path / "original"))
+    known = find_pair("smollm2-135m", load_config())
+    command = ("models", "import", str(file), "--name", known.name)
+    folder = cli.ends(0, "as the pair smollm2-135m", *command).out.strip()
+    pair = find_pair(known.name, load_config())
+    assert (pair.generator.source, pair.verifier) == (folder, known.verifier)
+    assert "verifier: none" in cli("models", "show", pair.name).out
+    cli.ends(2, "a model 'smollm2-135m' already", *command)
+    assert cli("models", "rm", pair.name).err.count("removed") == 1
+    assert find_pair(known.name, load_config()) == known
+    cli.ends(2, "a model 'bundled' already", *command[:-1], "bundled")
+
+
 def test_a_file_of_ollamas_store_has_its_models_name(cli: Cli, file: Path, tmp_path: Path) -> None:
     blob = shutil.move(file, tmp_path / "sha256-0123")
     assert cli("models", "import", str(blob)).out.endswith("/tiny-chat\n")

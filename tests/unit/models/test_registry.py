@@ -26,7 +26,7 @@ def users_file(config: Config, text: str) -> None:
     (config.config_dir / "models.toml").write_text(text)
 
 
-TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Phi-4-mini", "Reward-V2", "PRM-7B")
+TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Phi-4-mini", "Reward-V2", "PRM-7B", "SmolLM2")
 """Models whose output matrix is that of the embedding, or that have none."""
 
 
@@ -59,7 +59,8 @@ def pairs(config: Config) -> list[Pair]:
 
 
 def list_specs(pairs: list[Pair]) -> list[ModelSpec]:
-    return [spec for p in pairs for spec in (p.generator, p.verifier)]
+    specs = [spec for p in pairs for spec in (p.generator, p.verifier)]
+    return [spec for spec in specs if spec.weights_bytes]  # that of no verifier has none
 
 
 def count_bytes(spec: ModelSpec) -> int:

@@ -85,6 +85,15 @@ def test_only_strategies_that_judge_whole_answers_take_their_verifier(strategy: 
     assert caught.value.param == "strategy"
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_without_a_verifier_only_strategies_without_scores_are_left(strategy: str) -> None:
+    if strategy in ("self_consistency", "deepconf", "probed_cot"):
+        build(strategy, "nothing", n=1)
+        return
+    with pytest.raises(RequestError, match=f"'{strategy}' needs scores, and the pair has no"):
+        build(strategy, "nothing")
+
+
 def test_a_program_of_the_users_needs_scores_of_steps() -> None:
     assert "my_way" not in WITHOUT_STEP_SCORES
     with pytest.raises(RequestError, match="my_way"):

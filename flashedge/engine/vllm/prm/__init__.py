@@ -15,6 +15,7 @@ FAMILIES: dict[str, FormatBuilder] = {
     "rlhflow": RlhflowPrm,
     "sequence_classification": SequenceClassification,
     "yes_no": YesNoVerifier,
+    "none": QwenPrm,
 }
 
 

@@ -73,8 +73,9 @@ class VllmProtocols:
             llm = self._process.get_llm()
             if llm is self._serving:
                 return
-            args = build_args(self._process, self._pair.name, **self._list_args(llm))
             for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
+                given = self._list_args(llm, searches=kind is SearchClient)
+                args = build_args(self._process, self._pair.name, **given)
                 client: Any = kind(llm, self._process, self._plain, self._pair.name)
                 await init_app_state(client, app.state, args, ("generate",))
                 prepare_conversations(app.state)
@@ -82,7 +83,8 @@ class VllmProtocols:
             adapt_handlers(self._search_app.state)
             self._serving = llm
 
-    def _list_args(self, llm: AsyncLLM) -> dict[str, Any]:
+    def _list_args(self, llm: AsyncLLM, *, searches: bool) -> dict[str, Any]:
+        """List the arguments of the handlers of searches, or of plain requests."""
         entry, given = self._pair.generator, dict[str, Any]()
         if entry.tool_parser is not None:
             given["enable_auto_tool_choice"] = True
@@ -92,11 +94,13 @@ class VllmProtocols:
         if entry.chat_template_kwargs:
             given["default_chat_template_kwargs"] = json.dumps(dict(entry.chat_template_kwargs))
         template = getattr(llm.renderer.tokenizer, "chat_template", None)
-        if (prompt := self._pair.system_prompt) is not None and isinstance(template, str):
-            # The pair's prompt is put before a conversation that does not begin with instructions.
+        prompt = self._pair.system_prompt if searches else None
+        if prompt is not None and isinstance(template, str):
+            # It asks for an answer that can be compared. A conversation that begins with
+            # instructions keeps its own, and one with tools is an agent's.
             text = json.dumps(prompt, ensure_ascii=False)
             message = "[{'role': 'system', 'content': " + text + "}]"
-            has_none = "not messages or messages[0].role not in ('system', 'developer')"
+            has_none = "not tools and messages[0].role not in ('system', 'developer')"
             begin = f"{{% if {has_none} %}}{{% set messages = {message} + messages %}}{{% endif %}}"
             given["chat_template"] = begin + template
         return given

@@ -219,7 +219,8 @@ def test_an_idle_card_and_what_other_programs_hold_of_it(config: Config) -> None
         ("qwen-7b+prm-7b", "rtx4090", f"flashedge up {GPTQ} (these fit too: qwen-7b-awq"),
         ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
         (MIDDLE, "rtx4080", "qwen3-4b+skywork-1.5b"),
-        (SMALL, 6, "no pair of models.toml fits but `bundled`;"),
+        (SMALL, 6, "flashedge up --pair qwen-1.5b (these fit too: smollm2-135m)"),
+        (SMALL, 2, "no pair of models.toml fits but `bundled`;"),
         ("bundled", 1, "no pair of models.toml fits; end other programs"),
     ],
 )

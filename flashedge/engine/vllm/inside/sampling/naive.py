@@ -4,7 +4,7 @@ The host never waits for a card, since it reads no result back.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,6 +46,8 @@ class SampledRow:
 
 IndexedRow = tuple[int, SampledRow]
 """The index of a row in the batch, and the row."""
+Cut = Callable[[torch.Tensor, list[int], list[float]], torch.Tensor]
+"""`truncate`, or a function with the same result."""
 
 
 def pack_rows(sampled: Sequence[IndexedRow], device: torch.device) -> torch.Tensor:
@@ -78,15 +80,15 @@ def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: to
 
 
 def scale_rows(
-    logits: torch.Tensor, sampled: Sequence[IndexedRow]
+    logits: torch.Tensor, sampled: Sequence[IndexedRow], cut: Cut | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the indices of the sampled rows, (rows,), and their logits after temperature, top-k
-    and top-p, (rows, vocab)."""
+    and top-p, (rows, vocab). cut: excludes what `truncate` does, in its place."""
     index = copy_to([i for i, _ in sampled], torch.int64, logits.device)
     rows = [r for _, r in sampled]
     temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
     scaled = logits.index_select(0, index) / temperatures.unsqueeze(1)
-    return index, truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
+    return index, (cut or truncate)(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:

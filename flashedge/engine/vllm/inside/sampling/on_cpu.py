@@ -28,6 +28,13 @@ _ROUNDING = 2.0**-20
 SPAN = 19.5
 """More than the largest noise minus the smallest: `naive.draw_gumbel` lies in (-2.82, 16.64)."""
 
+NUCLEUS = 16.0
+"""Nats below the likeliest token within which top-p nearly always ends: 150,000 tokens of less
+would have a fiftieth of its weight."""
+CLOSE = 1e-6
+"""A top-p this close to the weight of the tokens before is left to `naive.truncate`, since sums in
+another order and in 32 bits differ by some 1e-7."""
+
 Hashes = NDArray[np.uint32]
 Floats = NDArray[np.float32]
 
@@ -41,7 +48,7 @@ def mark_winners(
     hashes = token_hashes.numpy().view(np.uint32)
     for start in range(0, len(sampled), at_once):
         part = sampled[start : start + at_once]
-        index, scaled = scale_rows(logits, part)
+        index, scaled = scale_rows(logits, part, truncate)
         keys = [row.key for _, row in part]
         if at_once == 1:
             winners = [_find_winner(scaled[0].numpy(), keys[0], hashes)]
@@ -53,6 +60,38 @@ def mark_winners(
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
     """Hash each token's id as `naive.hash_tokens` does. Returns (vocab,) int32."""
     return naive.hash_tokens(vocab, device).to(torch.int32)
+
+
+def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
+    """Do what `naive.truncate` does, in place and without sorting the whole vocabulary."""
+    for row, k, p in zip(logits, top_k, top_p, strict=True):
+        if k or p < 1:
+            kept = _find_kept(row.numpy(), k, p)
+            if kept is None:
+                row.copy_(naive.truncate(row[None], [k], [p])[0])
+            else:
+                values = row[kept]
+                row.fill_(float("-inf"))[kept] = values
+    return logits
+
+
+def _find_kept(row: Floats, k: int, p: float) -> NDArray[np.int64] | None:
+    """Find the tokens of a row that top-k and top-p keep, the likeliest first. None where that is
+    not certain: a logit is NaN, too many unlikely tokens count, or rounding decides."""
+    best = row.max()
+    if not np.isfinite(best):
+        return None
+    least = np.partition(row, -k)[-k] if 0 < k < len(row) else best - NUCLEUS
+    near = np.flatnonzero(row >= least)
+    kept = near[np.argsort(-row[near], kind="stable")][: k or None]
+    if p >= 1:
+        return kept
+    weights = np.exp(row[kept] - best, dtype=np.float64)
+    total = weights.sum() if k else np.exp(row - best).sum(dtype=np.float64)
+    before = (weights.cumsum() - weights) / total
+    count = int(np.searchsorted(before, p))
+    ends = k or count < len(kept)
+    return kept[: max(count, 1)] if ends and np.abs(before - p).min() > CLOSE else None
 
 
 def _find_winner(scaled: Floats, key: int, hashes: Hashes) -> int:

@@ -1,0 +1,59 @@
+"""A pair without a verifier, on a real engine."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from flashedge.api.paths import CHAT
+from scripts.bench.daemon import Daemon, start_daemon
+from tests.support.tool_suite import TOOL
+
+MODELS = """
+[pairs.alone]
+description = "the bundled generator alone"
+generator = "bundled"
+verifier = "none"
+max_step_tokens = 64
+max_path_tokens = 256
+system_prompt = "Dan has 24 nuts."
+"""
+SAY = "What is 12 + 7?"
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("config")
+    (folder / "models.toml").write_text(MODELS, encoding="utf-8")
+    with start_daemon(config_dir=folder, pair="alone") as running:
+        yield running
+
+
+def test_it_votes_and_refuses_what_needs_scores(alone: Daemon) -> None:
+    found = alone.solve(SAY, "-n", "4", "--set", "deterministic=true")
+    assert (found["strategy"], found["answer"]) == ("self_consistency", "19")
+    done = alone.run_cli("solve", "--strategy", "beam", SAY)
+    assert (done.returncode, "the pair has no verifier" in done.stderr) == (2, True)
+    body = {"problem": SAY, "solution": "19"}
+    answer = httpx.post(f"{alone.url}/v1/score", json=body, timeout=60)
+    assert (answer.status_code, "no verifier" in answer.text) == (400, True)
+
+
+def test_one_process_serves(alone: Daemon) -> None:
+    verifier = httpx.get(f"{alone.url}/v1/status").json()["engines"]["verifier"]
+    assert (verifier["state"], verifier["pid"]) == ("unused", None)
+    done = alone.run_cli("ps")
+    assert (done.returncode, "unused" in done.stdout) == (0, True)
+
+
+def test_the_system_prompt_is_of_searches(alone: Daemon) -> None:
+    """By the prompt's tokens. An agent's request, with tools, gets none either."""
+
+    def count(model: str, **more: object) -> int:
+        body = {"model": model, "messages": [{"role": "user", "content": SAY}], "max_tokens": 40}
+        answer = httpx.post(f"{alone.url}{CHAT}", json=body | more, timeout=60).json()
+        return int(answer["usage"]["prompt_tokens"])
+
+    vote = "alone:self_consistency-2"
+    assert count(vote) > count("alone")
+    assert count(vote, tools=[TOOL]) == count("alone", tools=[TOOL])
