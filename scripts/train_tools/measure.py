@@ -25,6 +25,8 @@ from scripts.train_tools.tasks import define_tool
 PAIR, PATHS = "tools", 8
 AT_ONCE = 8
 ASK_S = 600.0
+MOST_TOKENS = 512
+"""Of a path."""
 MODELS = """
 [generators.tools]
 source = "{folder}/generator"
@@ -139,6 +141,7 @@ async def ask_once(
         "search": way.search,
         "n": way.choices,
         "seed": seed,
+        "max_tokens": MOST_TOKENS,
     }
     answer = await client.post("/v1/chat/completions", json=body)
     if answer.is_error:

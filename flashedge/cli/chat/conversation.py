@@ -255,6 +255,8 @@ class Conversation:
         if result.get("answer") is not None:
             warn_about(result)
             print_reply_answer(reply, result["answer"])
+        elif result.get("strategy") == "self_consistency":
+            output.note("No path names its answer, so there was no vote.")
         return reply, str(result.get("id"))
 
     def _save(self, turn: Turn) -> None:

@@ -21,6 +21,7 @@ import logging
 import random
 import time
 from contextlib import aclosing
+from itertools import takewhile
 from typing import Any
 
 from flashedge.config import Config
@@ -107,14 +108,17 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
         async with turns.take(EngineRole.GENERATOR):
             alone_ids, alone = await draw_tokens(generator, request)
         is_same &= alone_ids == ids
-        pairs += zip(logprobs, alone, strict=False)
+        # Behind a token that differs, log-probabilities are those of another text.
+        rows = zip(ids, logprobs, alone_ids, alone, strict=False)
+        pairs += [row[1::2] for row in takewhile(lambda row: row[0] == row[2], rows)]
         for cut in range(4, len(ids), 7):  # three tokens of a request are enough
             again = build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
             async with turns.take(EngineRole.GENERATOR):
                 again_ids, again_logprobs = await draw_tokens(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
-            pairs.append((logprobs[cut], again_logprobs[0]))
-    difference = max(abs(a - b) for a, b in pairs)
+            if again_ids[0] == ids[cut]:
+                pairs.append((logprobs[cut], again_logprobs[0]))
+    difference = max((abs(a - b) for a, b in pairs), default=0.0)
     return {
         "batch_invariant": is_same and difference == 0.0,
         "compared": len(pairs),

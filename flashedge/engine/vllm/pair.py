@@ -46,6 +46,7 @@ from flashedge.models.specs import ModelSpec, Pair
 from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import describe_device
 from flashedge.sizes import format_size
+from flashedge.types import UNUSED
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.engine import VllmEngine
@@ -210,7 +211,7 @@ class VllmPair:
     def health(self) -> tuple[Health, Health]:
         """The health of generator and verifier."""
         if not self._is_built:
-            return _STARTING, _STARTING
+            return _STARTING, Health(state=UNUSED) if self._is_alone else _STARTING
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:

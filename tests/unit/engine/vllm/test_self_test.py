@@ -1,6 +1,7 @@
 """The start-up self-test on engines that are a formula: its turns, replay shape and contexts."""
 
 import asyncio
+import itertools
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -168,3 +169,18 @@ async def test_a_slow_machine_tests_no_longer_context(monkeypatch: pytest.Monkey
     clock = iter(range(100))
     monkeypatch.setattr(batch_invariance.time, "monotonic", lambda: 2.0 * next(clock))
     assert await measure(monkeypatch, CachingEngine(16384, 10**6)) == 128
+
+
+async def test_log_probabilities_of_another_text_are_not_compared(monkeypatch: Any) -> None:
+    numbers = itertools.count()
+
+    async def draw(_: Any, request: ExtendRequest) -> tuple[list[int], list[float]]:
+        if request.max_tokens == 1:
+            return [3], [-1.5]
+        is_alone = next(numbers) >= batch_invariance.BATCH
+        return [1] * 5 + [2 if is_alone else 3] * 19, [-1.0] * 6 + [-9.0 if is_alone else -1.0] * 18
+
+    monkeypatch.setattr(batch_invariance, "draw_tokens", draw)
+    generator: Any = SimpleNamespace(codec=SimpleNamespace(encode_chat=lambda _: (1, 2)))
+    found = await batch_invariance._compare_batches(generator, Turns())
+    assert (found["batch_invariant"], found["max_logprob_difference"]) == (False, 0.5)
