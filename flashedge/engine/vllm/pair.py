@@ -114,8 +114,11 @@ class VllmPair:
         # The trial of a card takes as long as importing torch, while vLLM is imported.
         self._kv_fixed = ThreadPoolExecutor(1).submit(explain_fixed_kv, config, self._layout)
         self._is_built = False
-        self._is_alone = pair.verifier.judges == "nothing"
+
+    @property
+    def _is_alone(self) -> bool:
         """Whether the generator has no verifier beside it."""
+        return self._pair.verifier.judges == "nothing"
 
     async def start(self) -> None:
         """Start both engines. If one fails, stop both and raise EngineError or CheckpointError."""
@@ -305,7 +308,7 @@ class VllmPair:
         self.generator = VllmGenerator(options, codec)
         self.stock_generator = StockGenerator(self.generator)
         entry, path = self._pair.verifier, self._verifier_path
-        self._prm = find_family(entry.family)(path, entry.options)
+        self._prm = None if self._is_alone else find_family(entry.family)(path, entry.options)
         self._set_verifier(self._build_options("verifier", entry, path, plan[1], room))
         compat.prepare_decoders()
 
@@ -313,7 +316,8 @@ class VllmPair:
         from flashedge.engine.vllm.stock import StockVerifier
         from flashedge.engine.vllm.verifier import UnusedVerifier, VllmVerifier
 
-        self.verifier = (UnusedVerifier if self._is_alone else VllmVerifier)(options, self._prm)
+        prm = self._prm
+        self.verifier = VllmVerifier(options, prm) if prm else UnusedVerifier(options)
         self.stock_verifier = StockVerifier(self.verifier)
 
     def _build_options(

@@ -171,6 +171,9 @@ class VllmVerifier(VllmEngine):
 class UnusedVerifier(VllmVerifier):
     """Stands for the verifier of a pair that has none. No process is started."""
 
+    def __init__(self, options: EngineOptions) -> None:
+        VllmEngine.__init__(self, options)
+
     async def start(self, *, shrinks: bool = True) -> None:
         """Do nothing."""
 

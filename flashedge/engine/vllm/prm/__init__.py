@@ -15,7 +15,6 @@ FAMILIES: dict[str, FormatBuilder] = {
     "rlhflow": RlhflowPrm,
     "sequence_classification": SequenceClassification,
     "yes_no": YesNoVerifier,
-    "none": QwenPrm,
 }
 
 
