@@ -49,8 +49,11 @@ def run_export(options: argparse.Namespace) -> None:
 def run_measure(options: argparse.Namespace) -> None:
     """Ask a daemon for the calls of the held-out tasks. The last line is JSON."""
     tasks = [json.loads(line) for line in TASKS.read_text().splitlines()[: options.tasks]]
-    known, trained = options.pair, options.work / "model"
-    print(json.dumps(measure_known(known, tasks) if known else measure(trained, tasks)))
+    if options.pair:
+        found = measure_known(options.pair, tasks, required=options.required)
+    else:
+        found = measure(options.work / "model", tasks)
+    print(json.dumps(found))
 
 
 COMMANDS = {
@@ -73,6 +76,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/train_tools"))
     parser.add_argument("--tasks", type=int, default=240, help="held-out tasks")
     parser.add_argument("--pair", help="measure this pair of models.toml, not the trained one")
+    parser.add_argument("--required", action="store_true", help="that pair must call at once")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     COMMANDS[options.command](options)

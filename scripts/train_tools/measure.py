@@ -17,7 +17,6 @@ import jsonschema  # type: ignore[import-untyped]
 
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
-from flashedge.models.registry import find_pair
 from scripts.bench.daemon import start_daemon
 from scripts.lab.statistics import interval, mean
 from scripts.train_tools.tasks import define_tool
@@ -91,11 +90,10 @@ def measure(folder: Path, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return ask_pair(PAIR, config, WAYS, tasks)
 
 
-def measure_known(name: str, tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Ask a pair of the user's models.toml for each task, by a vote where it has no verifier."""
-    config = load_config()
-    has_verifier = find_pair(name, config).verifier.judges == "steps"
-    return ask_pair(name, str(config.config_dir), WAYS if has_verifier else WAYS[:1], tasks)
+def measure_known(name: str, tasks: Sequence[Mapping[str, Any]], *, required: bool) -> Any:
+    """Ask a pair of the user's models.toml by votes. required: whether it must call at once."""
+    ways = [way for way in WAYS if way.choices > 1 and (way.name == REQUIRED) == required]
+    return ask_pair(name, str(load_config().config_dir), ways, tasks)
 
 
 def ask_pair(
@@ -178,8 +176,9 @@ def is_valid(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> boo
 
 def report(replies: Mapping[str, Sequence[Reply]]) -> dict[str, Any]:
     """Shares in percent with 95 % bootstrap intervals over tasks. `gain` is over one sample, task
-    by task."""
-    sample = [mean([float(r) for r in reply.right]) for reply in replies[VOTE]]
+    by task: a path of the first way, which is a vote."""
+    votes = next(iter(replies.values()))
+    sample = [mean([float(r) for r in reply.right]) for reply in votes]
     rows = {"one sample": {"right": percent(sample)}}
     for name, found in replies.items():
         right = [float(reply.right[0]) for reply in found]
@@ -192,7 +191,7 @@ def report(replies: Mapping[str, Sequence[Reply]]) -> dict[str, Any]:
     return {
         "tasks": len(sample),
         "rows": rows,
-        "some path right": percent([float(any(reply.right)) for reply in replies[VOTE]]),
+        "some path right": percent([float(any(reply.right)) for reply in votes]),
         "paths": paths,
         "paths with a call": sum(sum(reply.called) for reply in made),
         "paths with an invalid call": paths - sum(sum(reply.valid) for reply in made),
