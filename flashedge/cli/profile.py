@@ -62,6 +62,9 @@ def profile(
         check_suffix(plot)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
+    if chosen.verifier.judges == "nothing":
+        told = f"a pair without a verifier, such as {chosen.name}, can't be profiled"
+        raise errors.ConfigError(told, hint="it is scheduled by estimates", param="pair")
     path = locate_profile(chosen, config)
     found = None
     if show or if_needed:

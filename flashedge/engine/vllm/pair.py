@@ -254,10 +254,7 @@ class VllmPair:
         return partial(_answer, protocols, scores)
 
     def build_probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
-        """Build what `profiler` measures the started engines with. Raises CheckpointError, and
-        ConfigError for a pair without a verifier."""
-        if self._is_alone:
-            raise ConfigError("a pair without a verifier has no profile", hint="it needs none")
+        """Build what `profiler` measures the started engines with. Raises CheckpointError."""
         from flashedge.engine.vllm.generator import build_params
 
         generator, verifier = self.generator, self.verifier

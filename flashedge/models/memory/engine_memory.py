@@ -156,6 +156,12 @@ class EngineMemory:
         return found
 
 
+NOTHING = EngineMemory(
+    weights=0, context=0, forward=0, logits=0, logprobs=0, noise=0, graphs=0, is_estimate=True
+)
+"""The memory of a verifier that a pair lacks."""
+
+
 def estimate_engine(
     shape: ModelShape, sequences: int, *, samples: bool, on_card: bool, cards: int = 1
 ) -> EngineMemory:

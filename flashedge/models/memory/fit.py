@@ -13,6 +13,7 @@ from flashedge.models.memory.card_memory import CardMemory, Place, count_cards
 from flashedge.models.memory.engine_memory import (
     CARD_SEQUENCES,
     CPU_SEQUENCES,
+    NOTHING,
     EngineMemory,
     check_spread,
     count_kv_bytes,
@@ -121,6 +122,8 @@ def find_need(
             estimate_engine(shape, sequences, samples=samples, on_card=place.is_card, cards=count)
             for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
         )
+        if pair.verifier.judges == "nothing":
+            verifier, kv[1] = NOTHING, 0
         need = PairNeed(
             engines=find_measured(sequences) or (generator, verifier),
             sequences=sequences,
@@ -160,7 +163,7 @@ def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> 
     the largest weights among those."""
     others = list_fitting((p for p in pairs if p.name != pair.name), place, config)
     by_name = {p.name: p for p in others}
-    bundled = by_name.pop("bundled", None)
+    by_name.pop("bundled", None)  # it answers nothing that others do
 
     def rank(other: Pair) -> tuple[int, int]:
         models = (other.generator, pair.generator), (other.verifier, pair.verifier)
@@ -174,8 +177,7 @@ def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> 
         names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in smaller.replacements)
         return f"it fits quantized: put {names} into your models.toml"
     if not fitting:
-        rest = " but `bundled`" if bundled else ""
-        return f"no pair of models.toml fits{rest}; end other programs or use a larger card"
+        return "no pair of models.toml fits; end other programs or use a larger card"
     rest = ", ".join(p.name for p in fitting[1:4])
     also = f" (these fit too: {rest})" if rest else ""
     return f"the nearest pair that fits: flashedge up --pair {fitting[0].name}{also}"

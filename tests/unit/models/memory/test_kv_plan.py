@@ -220,7 +220,7 @@ def test_an_idle_card_and_what_other_programs_hold_of_it(config: Config) -> None
         ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
         (MIDDLE, "rtx4080", "qwen3-4b+skywork-1.5b"),
         (SMALL, 6, "flashedge up --pair qwen-1.5b (these fit too: smollm2-135m)"),
-        (SMALL, 2, "no pair of models.toml fits but `bundled`;"),
+        (SMALL, 2, "flashedge up --pair smollm2-135m"),
         ("bundled", 1, "no pair of models.toml fits; end other programs"),
     ],
 )
