@@ -56,7 +56,7 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 BACKTICKED = re.compile(r"(?<!`)`([^`\s]+)`(?!`)")
 FROM_THE_TOP = re.compile(rf"(?<![\w./-])(?:{'|'.join(TOPS)})/[\w./-]*\w\.(?:py|md|sh)\b")
 PATH = re.compile(r"(?:[\w.-]+/)+[\w.-]*|\w+\.(?:py|sh)")
-DATA = re.compile(r".*\.(?:h|html|json|jsonl|log|md|png|pt|svg|toml)")
+DATA = re.compile(r".*\.(?:gz|h|html|json|jsonl|log|md|png|pt|safetensors|svg|toml)")
 DOTTED = re.compile(r"((?:[A-Za-z_]\w*\.)+[A-Za-z_]\w*)(?:\(\))?")
 CAMEL = re.compile(r"_?[A-Z]\w*[a-z]\w*")
 
