@@ -36,8 +36,8 @@ from scripts.train_prm.samples import encode_rows, find_step_token, read_samples
 from scripts.train_prm.trainer import Plan, calibrate, train
 
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
-AFTER_S = 90.0
-"""What merging and judging take on a card, by which the training of `all` ends earlier."""
+AFTER_S = 100.0
+"""What calibrating, merging and judging may take on a card, by which the training of `all` ends earlier."""
 
 
 class TimeIsUp(Exception):
@@ -80,6 +80,8 @@ def run_train(asked: argparse.Namespace) -> None:
         raise ConfigError(told, hint=hint, param="samples")
     torch.manual_seed(asked.seed)
     model = RewardModel(body, asked.rank)
+    if asked.recompute:
+        body.gradient_checkpointing_enable({"use_reentrant": False})
     left_s = max(0.0, asked.until - time.monotonic() - (AFTER_S if asked.verb == "all" else 0.0))
     plan = Plan(
         seconds=left_s if asked.train_minutes is None else 60 * asked.train_minutes,
@@ -214,6 +216,7 @@ def parse_options() -> argparse.Namespace:
     add("--train-minutes", type=float, help="of the training, over all calls; else what is left")
     add("--epochs", type=int, default=4, help="the training ends by then")
     add("--batch", type=int, default=6, help="problems of a batch")
+    add("--recompute", action="store_true", help="less memory: some GB in place of 65 for a 1.5B")
     add("--calibrate", type=int, default=150, help="problems at the end that only calibrate")
     add("--rank", type=int, default=16, help="of the trained changes of each matrix")
     add("--tokens", type=int, default=1024, help="of a problem and a solution; more is cut off")

@@ -3,7 +3,8 @@
 The head is that of Qwen2.5-Math-PRM: two classes, of which the second says that the path so far
 will end right. Only the changes and the head are trained and saved (the adapter). `merge_adapter`
 adds the changes to the weights and writes a `Qwen2ForProcessRewardModel`, which vLLM serves. A
-Llama becomes one as well: it is a Qwen2 whose biases of queries, keys and values are zero.
+Llama becomes one as well: it is a Qwen2 whose biases of queries, keys and values are zero. It keeps
+its configuration, since by a Qwen2's transformers would split words as Qwen2 does.
 Ref: arXiv 2106.09685 (LoRA); the model card of Qwen/Qwen2.5-Math-PRM-7B.
 """
 
@@ -17,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoConfig, AutoModel, Qwen2Config
+from transformers import AutoConfig, AutoModel
 
 from flashedge.errors import CheckpointError
 from scripts.train_prm.samples import Row
@@ -29,12 +30,6 @@ SCALE = 2.0
 CARD_ROWS, CPU_ROWS = 16, 4
 """Rows of a forward pass. Of a 1.5B, 16 keep a card busy for longer than it takes to launch the
 kernels; a CPU launches none, and gains by less padding."""
-_SHARED = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "hidden_act"),
-    *("num_attention_heads", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps"),
-    *("rope_parameters", "bos_token_id", "eos_token_id", "pad_token_id", "dtype"),
-)
-"""What a Llama's configuration shares with a Qwen2's."""
 _BIASED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 """The matrices beside which a Qwen2 has biases."""
 _TOKENIZER = ("tokenizer*", "*.jinja", "vocab.json", "merges.txt", "*tokens*.json")
@@ -161,9 +156,10 @@ def merge_adapter(generator: Path, file: Path, folder: Path) -> None:
     weights = load_file(file)
     rank = next(value.shape[0] for name, value in weights.items() if name.endswith(".a"))
     model = RewardModel(load_body(generator), rank)
-    missing = model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
-    if missing.unexpected_keys or any(n.endswith((".a", ".b")) for n in missing.missing_keys):
+    trained = model.list_trained()
+    if {n: p.shape for n, p in trained.items()} != {n: w.shape for n, w in weights.items()}:
         raise CheckpointError(f"{file} was made for another model than {generator}")
+    model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
     for layer in model.body.layers:
         for part in (layer.self_attn, layer.mlp):
             for name, change in list(part.named_children()):
@@ -173,10 +169,7 @@ def merge_adapter(generator: Path, file: Path, folder: Path) -> None:
     state |= {name: value for name, value in weights.items() if name.startswith("score.")}
     config = model.body.config
     if config.model_type == "llama":
-        config = Qwen2Config(**{name: getattr(config, name) for name in _SHARED})
-        for name in [
-            n for n in state if n.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))
-        ]:
+        for name in [name for name in state if name.endswith(_BIASED)]:
             bias = state[name].new_zeros(state[name].shape[0])
             state[name.replace(".weight", ".bias")] = bias
     folder.mkdir(parents=True, exist_ok=True)
