@@ -37,7 +37,7 @@ from scripts.train_prm.trainer import Plan, calibrate, train
 
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
 AFTER_S = 100.0
-"""What calibrating, merging and judging may take on a card, by which the training of `all` ends earlier."""
+"""What calibrating, merging and judging may take on a card. In `all` the training leaves it."""
 
 
 class TimeIsUp(Exception):

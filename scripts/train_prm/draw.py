@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Drawer:
     most_tokens: int
     """Of a solution."""
     seed: int
-    _llm: Any = None
+    _llm: Any = field(init=False, default=None)
 
     def draw(self, problems: Sequence[LabelledProblem], output: Path) -> None:
         """Draw solutions of each problem, or of those that are left from an earlier call. A problem

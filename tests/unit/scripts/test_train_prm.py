@@ -17,11 +17,13 @@ from safetensors.torch import load_file
 
 from flashedge.engine.vllm.prm.qwen import QwenPrm
 from flashedge.errors import CheckpointError, ConfigError
+from flashedge.files.problems import LabelledProblem
 from flashedge.models.checkpoints import check_checkpoint
 from flashedge.types import Problem
 from scripts.train_prm import __main__ as command
-from scripts.train_prm import trainer
+from scripts.train_prm import draw, trainer
 from scripts.train_prm.card import format_card
+from scripts.train_prm.draw import Drawer
 from scripts.train_prm.judge import build_report, measure_by_place, score_solutions
 from scripts.train_prm.model import RewardModel, load_body, load_merged, merge_adapter, save_adapter
 from scripts.train_prm.samples import Row, encode_rows, find_step_token, read_samples
@@ -124,6 +126,7 @@ def test_the_merged_folder_scores_as_the_model_that_was_trained(
         save_adapter(model, tmp_path / "adapter.safetensors")
         merge_adapter(folder, tmp_path / "adapter.safetensors", tmp_path / "model")
         found = load_merged(tmp_path / "model").compute_log_odds(some)
+    check_checkpoint(tmp_path / "model", family="qwen_prm")
     assert torch.cat(expected).std() > 0.1
     torch.testing.assert_close(torch.cat(found), torch.cat(expected), atol=1e-4, rtol=1e-4)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["architectures"] == [
@@ -191,6 +194,48 @@ def test_the_calibration_undoes_scores_that_are_too_sure(base: Path, rows: list[
         odds = torch.cat([o for some in rows for o in model.compute_log_odds(some)])
     share = sum(row.right for some in rows for row in some) / sum(map(len, rows))
     assert odds.sigmoid().mean().item() == pytest.approx(share, abs=0.02)
+
+
+class FakeEngine:
+    """Ends a solution with the prompt's length, and fails at its `fails`-th call."""
+
+    def __init__(self, fails: int) -> None:
+        self.calls = 0
+        self._fails = fails
+
+    def generate(self, prompts: list[Any], asked: Any, *, use_tqdm: bool) -> list[Any]:
+        self.calls += 1
+        if self.calls == self._fails:
+            raise RuntimeError("stopped")
+        lengths = [len(prompt["prompt_token_ids"]) for prompt in prompts]
+        ends = [SimpleNamespace(text=f"\\boxed{{{n}}}", token_ids=(1, 2, 3)) for n in lengths]
+        return [SimpleNamespace(outputs=[end] * asked.n) for end in ends]
+
+
+def test_drawing_goes_on_where_it_stopped(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems = [LabelledProblem(index=i, id=i, text=f"1 + {i}?", answer="2") for i in range(5)]
+    problems.append(problems[0])
+    monkeypatch.setattr(draw, "GROUP", 2)
+    output, engines = tmp_path / "samples.jsonl", []
+
+    def draw_until(fails: int) -> None:
+        engines.append(FakeEngine(fails))
+        monkeypatch.setattr(Drawer, "_start_engine", lambda self: engines[-1])
+        sizes = {"n": 3, "most_tokens": 50, "seed": 0}
+        Drawer(generator=base, form=QwenPrm(base, {}), **sizes).draw(problems, output)
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        draw_until(2)
+    assert len(output.read_text().splitlines()) == 2
+    draw_until(0)
+    draw_until(0)
+    assert [engine.calls for engine in engines] == [2, 2, 0]
+    lines = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [line["problem"] for line in lines] == [f"1 + {i}?" for i in range(5)]
+    assert lines[0]["texts"] == lines[4]["texts"]
+    assert len(lines[0]["texts"]) == 3
 
 
 # ---------------------------------------------------------------- bad inputs
