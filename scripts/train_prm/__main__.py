@@ -173,25 +173,31 @@ def run_card(asked: argparse.Namespace) -> None:
     print((asked.work / "card.md").read_text())
 
 
-def run_all(asked: argparse.Namespace) -> None:
-    # The engine gives its memory back when its process ends.
-    if asked.problems or asked.train_problems:
-        again = ["sample", *sys.argv[2:]]
-        subprocess.run([sys.executable, "-m", "scripts.train_prm", *again], check=True)
-    for run in (run_train, run_merge, run_judge, run_card):
-        began = time.monotonic()
-        run(asked)
-        print(f"{run.__name__}: {time.monotonic() - began:.1f} s", flush=True)
-
-
-VERBS: dict[str, Callable[[argparse.Namespace], None]] = {
+PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "sample": run_sample,
     "train": run_train,
     "merge": run_merge,
     "judge": run_judge,
     "card": run_card,
-    "all": run_all,
 }
+
+
+def run_all(asked: argparse.Namespace) -> None:
+    """Run all parts. The last line is JSON: the seconds of each part in this call."""
+    took: dict[str, float] = {}
+    for name, run in PARTS.items():
+        began = time.monotonic()
+        if name == "sample":  # the engine gives its memory back when its process ends
+            again = [sys.executable, "-m", "scripts.train_prm", name, *sys.argv[2:]]
+            if asked.problems or asked.train_problems:
+                subprocess.run(again, check=True)
+        else:
+            run(asked)
+        took[name] = round(time.monotonic() - began, 1)
+    print(json.dumps(took))
+
+
+VERBS = {**PARTS, "all": run_all}
 
 
 def parse_options() -> argparse.Namespace:
@@ -226,6 +232,8 @@ def parse_options() -> argparse.Namespace:
     add("--add", action="store_true", help="add the pair to your models.toml")
     add("--seed", type=int, default=0)
     asked = parser.parse_args()
+    if asked.calibrate < 1:
+        parser.error("--calibrate takes at least one problem")
     asked.until = began + 60 * asked.minutes
     asked.generator, asked.work = asked.generator.resolve(), asked.work.resolve()
     asked.samples = asked.samples or asked.work / "train_samples.jsonl"

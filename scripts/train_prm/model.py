@@ -148,7 +148,8 @@ def save_adapter(model: RewardModel, file: Path, **about: str) -> None:
     """Save the trained weights in the body's dtype. about: what the file says of itself."""
     dtype = model.body.dtype
     weights = {n: p.detach().to(dtype).cpu().contiguous() for n, p in model.list_trained().items()}
-    save_file(weights, file, metadata=about)
+    save_file(weights, file.with_suffix(".new"), metadata=about)
+    file.with_suffix(".new").replace(file)  # half of one is none
 
 
 def merge_adapter(generator: Path, file: Path, folder: Path) -> None:
