@@ -222,7 +222,7 @@ def parse_options() -> argparse.Namespace:
     add("--train-minutes", type=float, help="of the training, over all calls; else what is left")
     add("--epochs", type=int, default=4, help="the training ends by then")
     add("--batch", type=int, default=6, help="problems of a batch")
-    add("--recompute", action="store_true", help="less memory: some GB in place of 65 for a 1.5B")
+    add("--recompute", action="store_true", help="layers, for less memory and more time")
     add("--calibrate", type=int, default=150, help="problems at the end that only calibrate")
     add("--rank", type=int, default=16, help="of the trained changes of each matrix")
     add("--tokens", type=int, default=1024, help="of a problem and a solution; more is cut off")

@@ -28,8 +28,8 @@ MATRICES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "dow
 SCALE = 2.0
 """What the product of the low-rank matrices counts."""
 CARD_ROWS, CPU_ROWS = 16, 4
-"""Rows of a forward pass. Of a 1.5B, 16 keep a card busy for longer than it takes to launch the
-kernels; a CPU launches none, and gains by less padding."""
+"""Rows of a forward pass. Chosen by hand: on a card fewer would leave it waiting for the launch of
+kernels, on a CPU more would only be more padding."""
 _BIASED = ("q_proj.weight", "k_proj.weight", "v_proj.weight")
 """The matrices beside which a Qwen2 has biases."""
 _TOKENIZER = ("tokenizer*", "*.jinja", "vocab.json", "merges.txt", "*tokens*.json")
