@@ -72,8 +72,9 @@ def run_train(asked: argparse.Namespace) -> None:
     body = load_body(asked.generator)
     solutions, form = read_samples(asked.samples), build_form(asked)
     first = max(0, len(solutions) - asked.calibrate)
-    mixed = [encode_rows(form, one, asked.tokens) for one in solutions[:first] if one.is_mixed]
-    learnt = [rows for rows in mixed if len({row.right for row in rows}) == 2]
+    encoded = [encode_rows(form, one, asked.tokens) for one in solutions[:first] if one.is_mixed]
+    fitting = [[row for row in rows if row.ends] for rows in encoded]
+    learnt = [rows for rows in fitting if len({row.right for row in rows}) == 2]
     if not learnt:
         told = f"no problem in {asked.samples} has a right and a wrong solution"
         hint = f"draw more; the last {asked.calibrate} problems are left for the calibration"

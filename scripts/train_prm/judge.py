@@ -29,8 +29,8 @@ def score_solutions(
     journal: Path,
     until: float,
 ) -> list[ProblemRecord] | None:
-    """Score all solutions, or go on with that. None if time is up first. A solution that does not
-    fit has no scores and counts 0, as in a search."""
+    """Score all solutions, or go on with that. None if time is up first. A solution whose
+    first step does not fit counts 0, as in a search."""
     with Journal(journal, None, ProblemRecord.from_json, key=lambda r: r.index) as kept:
         for first in range(len(kept.records), len(problems), GROUP):
             if time.monotonic() >= until:
@@ -40,14 +40,13 @@ def score_solutions(
             with torch.inference_mode():
                 odds = model.compute_log_odds([row for of in rows for row in of])
             left = iter(odds)
-            for at, (one, encoded) in enumerate(zip(some, rows, strict=True)):
-                assert len(encoded) == len(one.texts), "the first step fits"
+            for at, one in enumerate(some):
                 chains = tuple(
                     Chain(
                         text=text,
                         answer=answer,
                         right=right,
-                        scores=tuple(next(left).sigmoid().tolist()),
+                        scores=tuple(next(left).sigmoid().tolist()) or (0.0,),
                     )
                     for text, answer, right in zip(one.texts, one.answers, one.right, strict=True)
                 )

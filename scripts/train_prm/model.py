@@ -89,7 +89,7 @@ class RewardModel(nn.Module):
                 ids[at, : len(rows[i].ids)] = torch.tensor(rows[i].ids)
             states = self.body(input_ids=ids.to(self.body.device), use_cache=False)
             places = [(at, end) for at, i in enumerate(some) for end in rows[i].ends]
-            at, ends = torch.tensor(places, device=self.body.device).T
+            at, ends = torch.tensor(places, device=self.body.device).long().reshape(-1, 2).T
             classes = self.score(states.last_hidden_state[at, ends].float())
             odds = (classes[:, 1] - classes[:, 0]).split([len(rows[i].ends) for i in some])
             found |= dict(zip(some, odds, strict=True))

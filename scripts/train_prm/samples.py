@@ -109,7 +109,7 @@ def find_step_token(generator: Path) -> str:
 
 
 def encode_rows(form: QwenPrm, solutions: Solutions, most_tokens: int) -> list[Row]:
-    """Encode each solution. Steps beyond `most_tokens` are left out, and a row without any step."""
+    """Encode each solution. Steps beyond `most_tokens` are left out, so a row may have none."""
     prompt = form.encode_problem(Problem.from_text(solutions.problem))
     rows = []
     for text, right in zip(solutions.texts, solutions.right, strict=True):
@@ -120,6 +120,5 @@ def encode_rows(form: QwenPrm, solutions: Solutions, most_tokens: int) -> list[R
                 break
             ends.append(len(ids) + upto - 1)
             ids += more
-        if ends:
-            rows.append(Row(ids=tuple(ids), ends=tuple(ends), right=right))
+        rows.append(Row(ids=tuple(ids[:most_tokens]), ends=tuple(ends), right=right))
     return rows

@@ -153,6 +153,8 @@ def test_rows_are_what_the_daemon_sends(base: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(beside[-1], alone[0], atol=1e-5, rtol=1e-5)
     (cut,) = encode_rows(form, replace(solutions, texts=solutions.texts[:1], right=(True,)), 35)
     assert (cut.ends, cut.ids) == (first.ends[:1], first.ids[: first.ends[0] + 1])
+    (record,) = score_solutions(model, form, [solutions], 25, tmp_path / "scores.jsonl", 1e18) or ()
+    assert {chain.scores for chain in record.chains} == {(0.0,)}, "no first step fits"
 
 
 def test_a_training_in_two_calls_gives_the_same_weights_as_in_one(
