@@ -43,13 +43,13 @@ def format_card(report: Mapping[str, Any], made: Mapping[str, Any]) -> str:
     within = report["auc_within"]
     parts = [
         f"# A process reward model on {made['generator']}",
-        f"Trained on {made['solutions']:,} solutions of {made['problems']:,} problems that have"
-        f" right and wrong ones ({made['share_right']:.0%} are right), for {made['seconds']:.0f} s"
-        f" on {made['device']}: {made['steps']:,} updates, {made['tokens'] / 1e6:.2f} M tokens,"
-        f" {made['epochs']:.2f} epochs, rank {made['rank']}. Calibrated on {made['calibrated_on']}"
-        f" other problems (slope {made['slope']:.2f}, offset {made['offset']:+.2f}). Judged on"
-        f" {report['problems']:,} problems that are in neither, {n} solutions each. Brackets are"
-        " 95 % intervals by a bootstrap over the problems.",
+        f"Trained for {made['seconds']:.0f} s on {made['device']}: {made['steps']:,} updates,"
+        f" {made['tokens'] / 1e6:.2f} M tokens, which are {made['epochs']:.2f} epochs of"
+        f" {made['solutions']:,} solutions of {made['problems']:,} problems that have right and"
+        f" wrong ones ({made['share_right']:.0%} are right); rank {made['rank']}. Calibrated on"
+        f" {made['calibrated_on']} other problems (slope {made['slope']:.2f}, offset"
+        f" {made['offset']:+.2f}). Judged on {report['problems']:,} problems that are in neither,"
+        f" {n} solutions each. Brackets are 95 % intervals by a bootstrap over the problems.",
         "## Does it tell right from wrong?",
         "How probably a right solution scores above a wrong one of the same problem:",
         format_table(
