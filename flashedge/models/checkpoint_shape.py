@@ -1,16 +1,17 @@
 """Finds a model's shape and the size of its weights, in its files or else in models.toml."""
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.checkpoints import read_json, read_tensors
+from flashedge.models.checkpoints import get_text_config, read_json, read_tensors
 from flashedge.models.folders import locate_model, resolve_model
-from flashedge.models.shape import ModelShape
+from flashedge.models.shape import BoundedLayers, ModelShape
 from flashedge.models.specs import STORED_BYTES, ModelSpec, Pair
 
 
@@ -36,7 +37,7 @@ def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
         )
     size = STORED_BYTES.get(spec.dtype, 2)
     return ModelShape(
-        **asdict(known),
+        **{field.name: getattr(known, field.name) for field in fields(known)},
         name=spec.source.rpartition("/")[2],
         params=spec.parameters or spec.weights_bytes // size,
         dtype_bytes=size,
@@ -54,8 +55,9 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
 
     Weights without headers (pytorch_model.bin) have the size that the entry's `weights_bytes` says.
     """
-    config, size = read_json(folder / "config.json"), STORED_BYTES.get(spec.dtype, 2)
-    quantized = config.get("quantization_config")
+    whole, size = read_json(folder / "config.json"), STORED_BYTES.get(spec.dtype, 2)
+    config = get_text_config(whole)
+    quantized = whole.get("quantization_config") or config.get("quantization_config")
     params, stored = count_weights(
         read_tensors(folder), quantized, dtype_bytes=size, is_fp8=spec.quantization is not None
     )
@@ -68,12 +70,17 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
             params=params,
             layers=int(config["num_hidden_layers"]),
             heads=heads,
-            kv_heads=int(config.get("num_key_value_heads") or heads),
-            head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
+            kv_heads=int(
+                config.get("num_global_key_value_heads")
+                or config.get("num_key_value_heads")
+                or heads
+            ),
+            head_dim=_find_global_head_dim(config),
+            bounded=find_bounded_layers(config, size),
             dtype_bytes=size,
             stored_bytes=None if stored == params * size else stored,
             hidden=config.get("hidden_size"),
-            intermediate=config.get("intermediate_size"),
+            intermediate=find_width(config),
             vocab=config.get("vocab_size"),
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
@@ -88,11 +95,51 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
     return shape
 
 
+def find_width(config: Mapping[str, Any]) -> int | None:
+    """Find the width by which a step's memory in the feed-forward layers is estimated
+    (`engine_memory.estimate_forward`). In a mixture of experts each token has the rows of all its
+    experts, and an output of the residual stream's width for each of them."""
+    width: int | None = config.get("moe_intermediate_size") or config.get("intermediate_size")
+    chosen = config.get("num_experts_per_tok") or config.get("top_k_experts")
+    if not chosen or width is None:
+        return width
+    shared = config.get("shared_expert_intermediate_size") or 0
+    return int(chosen * (width + -(-config["hidden_size"] // 3)) + shared)
+
+
+def find_bounded_layers(config: Mapping[str, Any], dtype_bytes: int) -> BoundedLayers | None:
+    """Find the layers that have no KV of all tokens. config: of the text model. None if there are
+    none. Raises KeyError, TypeError."""
+    kinds = config.get("layer_types") or []
+    if linear := kinds.count("linear_attention"):
+        keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+        values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+        state = values * config["linear_key_head_dim"] * _STATE_BYTES
+        inputs = (2 * keys + values) * (config["linear_conv_kernel_dim"] - 1) * dtype_bytes
+        return BoundedLayers(layers=linear, bytes=state + inputs)
+    if config.get("sliding_window") and (local := kinds.count("sliding_attention")):
+        heads = config["num_attention_heads"]
+        dim = config.get("head_dim") or config["hidden_size"] // heads
+        token = 2 * (config.get("num_key_value_heads") or heads) * dim * dtype_bytes
+        return BoundedLayers(layers=local, bytes=token, window=config["sliding_window"])
+    return None
+
+
+def _find_global_head_dim(config: Mapping[str, Any]) -> int:
+    """The size of a head in the layers that attend to all tokens."""
+    own = config.get("global_head_dim") or config.get("head_dim")
+    return int(own or int(config["hidden_size"]) // int(config["num_attention_heads"]))
+
+
+_STATE_BYTES = 4
+"""Of a number in a recurrent state: the checkpoints of Qwen3.5 ask for float32."""
 _FLOAT = ("F64", "F32", "F16", "BF16")
 _BITS = {"I64": 64, "I32": 32, "I16": 16, "I8": 8, "U8": 8}
-_WEIGHTS = ("weight", "bias", "qweight", "weight_packed")
-"""Last parts of the names of a quantized checkpoint's weights. Its other tensors are scales, zero
-points and indices."""
+_WEIGHTS = ("weight", "bias", "qweight", "weight_packed", "_blocks")
+"""How the names of a quantized checkpoint's weights end. Its other tensors are scales, zero points
+and indices."""
+_UNUSED = re.compile(r"(^|\.)(mtp|visual|(vision|audio)_\w+|embed_(vision|audio))\.")
+"""Parts of a checkpoint that are not loaded: what sees and hears, and layers that draft tokens."""
 
 
 def count_weights(
@@ -112,12 +159,14 @@ def count_weights(
     bits = _find_bits(quantized)
     weights = stored = 0
     for name, tensor in tensors.items():
+        if _UNUSED.search(name):
+            continue
         count, kind = prod(tensor["shape"]), tensor["dtype"]
         start, end = tensor["data_offsets"]
-        if quantized is not None and name.rpartition(".")[2] not in _WEIGHTS:
+        if quantized is not None and not name.endswith(_WEIGHTS):
             stored += end - start
         elif kind in _FLOAT:
-            is_matrix = ".layers." in name and len(tensor["shape"]) == 2
+            is_matrix = ".layers." in name and (len(tensor["shape"]) == 2 or ".experts." in name)
             weights += count
             stored += count * (1 if is_fp8 and is_matrix else dtype_bytes)
         else:
@@ -127,8 +176,10 @@ def count_weights(
 
 
 def _find_bits(quantized: Mapping[str, Any] | None) -> int:
-    """Bits of a packed weight, as AWQ, GPTQ or compressed-tensors name them; 8 if none does."""
+    """Bits of a packed weight, as AWQ, GPTQ, compressed-tensors or MXFP4 name them; 8 if none does."""
     found = dict(quantized or {})
+    if found.get("quant_method") == "mxfp4":
+        return 4
     for group in (found.get("config_groups") or {}).values():
         found = {**(group.get("weights") or {}), **found}
     return int(found.get("bits") or found.get("w_bit") or found.get("num_bits") or 8)

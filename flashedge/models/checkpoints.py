@@ -12,7 +12,10 @@ from flashedge.models.specs import VERIFIER_FAMILIES
 
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDER_HINT = "choose another model, such as sentence-transformers/all-MiniLM-L6-v2"
-_EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
+_EMBEDDINGS = tuple(
+    f"{body}.embed_tokens.weight"
+    for body in ("model", "pretrained_model.model", "model.language_model")
+)
 _PULL_AGAIN = "pull the model again"
 _POINTER = b"version https://git-lfs"
 
@@ -33,6 +36,7 @@ def check_checkpoint(
         raise CheckpointError(f"there is no model folder {path}")
     config = read_json(path / "config.json")
     _check_architecture(path, config, family)
+    config = get_text_config(config)
     limit = config.get("max_position_embeddings")
     if max_model_len and isinstance(limit, int) and limit < max_model_len:
         raise CheckpointError(
@@ -48,6 +52,12 @@ def check_checkpoint(
             hint="the files belong to different models; pull the model again",
         )
     _check_tokenizer(path, vocab_size, tokens)
+
+
+def get_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The part of config.json that describes the text model: all of it, unless the model sees or
+    hears too."""
+    return config.get("text_config") or config
 
 
 def check_embedder(path: Path) -> Path:
@@ -102,7 +112,8 @@ def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
 def _check_architecture(path: Path, config: Mapping[str, Any], family: str | None) -> None:
     named = config.get("architectures") or []
     if family is None:
-        good = any(str(a).endswith("ForCausalLM") for a in named)
+        ends = "ForConditionalGeneration" if "text_config" in config else "ForCausalLM"
+        good = any(str(a).endswith(("ForCausalLM", ends)) for a in named)
         expected = "a causal language model"
     else:
         known = VERIFIER_FAMILIES[family].architectures

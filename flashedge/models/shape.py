@@ -3,15 +3,35 @@
 from dataclasses import dataclass
 
 
+_EDGE_TOKENS = 32
+"""Tokens of the blocks at both ends of a window, which it fills in part."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """The figures of config.json that decide the memory of a model's engine. Where one of the last
-    three is None, that of a large model is assumed (`engine_memory`)."""
+class BoundedLayers:
+    """The layers of a model whose memory does not grow with a path: those that attend within a
+    sliding window, or keep a recurrent state (Gated DeltaNet)."""
 
     layers: int
+    bytes: int
+    """Of one layer: the KV of one token in the window, or the state of one path."""
+    window: int | None = None
+    """Tokens that a layer attends to. None: it keeps a recurrent state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """The figures of config.json that decide the memory of a model's engine. Where hidden,
+    intermediate or vocab is None, that of a large model is assumed (`engine_memory`)."""
+
+    layers: int
+    """All layers, `bounded` ones included."""
     heads: int
     kv_heads: int
+    """With `head_dim`, of the layers whose KV grows with a path."""
     head_dim: int
+    bounded: BoundedLayers | None = None
+    """The layers whose memory is bounded, if there are any."""
     hidden: int | None = None
     """Width of the residual stream."""
     intermediate: int | None = None
@@ -26,7 +46,7 @@ class ModelShape(Architecture):
 
     name: str
     params: int
-    """Number of weights, all of which a step reads."""
+    """Number of weights, all of which a step is taken to read. A mixture of experts reads fewer."""
     dtype_bytes: int = 2
     """Bytes of an activation, and of a number in the KV cache."""
     stored_bytes: int | None = None
@@ -34,8 +54,44 @@ class ModelShape(Architecture):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of a token's keys and values in all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+        """Bytes of a token's keys and values in all layers that have them for it, those with a
+        sliding window included."""
+        bounded = self.bounded
+        token = self._growing_bytes_per_token
+        return token if bounded is None or bounded.window is None else token + self._bounded_bytes
+
+    @property
+    def _growing_bytes_per_token(self) -> int:
+        layers = self.layers - (self.bounded.layers if self.bounded else 0)
+        return 2 * layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def _bounded_bytes(self) -> int:
+        return self.bounded.layers * self.bounded.bytes if self.bounded else 0
+
+    @property
+    def state_tokens(self) -> int:
+        """Tokens whose KV takes as much as a state does, in one layer each: with states, vLLM's
+        blocks are of this size, and a path has whole ones. 1 without states."""
+        if self.bounded is None or self.bounded.window is not None:
+            return 1
+        growing = self.layers - self.bounded.layers
+        return -(-self.bounded.bytes * growing // self._growing_bytes_per_token)
+
+    def count_path_bytes(self, tokens: int, step_tokens: int) -> int:
+        """Count the bytes of KV and states of a path of `tokens` tokens.
+
+        vLLM keeps the tokens of a step beyond a sliding window until the step ends, and two states
+        of a path: the one that goes on, and one from which other paths can begin.
+        """
+        if self.bounded is None:
+            kept = 0
+        elif self.bounded.window is None:
+            kept = 2
+        else:
+            kept = min(tokens, self.bounded.window + step_tokens + _EDGE_TOKENS)
+        whole = -(-tokens // self.state_tokens) * self.state_tokens
+        return whole * self._growing_bytes_per_token + kept * self._bounded_bytes
 
     @property
     def weights_bytes(self) -> int:

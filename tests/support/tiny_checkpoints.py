@@ -27,12 +27,17 @@ from tokenizers import (
 from transformers import (
     AutoModelForCausalLM,
     Gemma3TextConfig,
+    Gemma4UnifiedTextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
     Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 POSITIONS = 512

@@ -77,7 +77,16 @@ def can_spread(shape: ModelShape, cards: int) -> bool:
 
 def count_kv_bytes(shape: ModelShape, cards: int) -> int:
     """Count the KV bytes of a token on each card."""
-    return shape.kv_bytes_per_token // shape.kv_heads * max(1, shape.kv_heads // cards)
+    return divide_kv(shape, cards, shape.kv_bytes_per_token)
+
+
+def count_path_bytes(shape: ModelShape, cards: int, tokens: int) -> int:
+    """Count the KV and states of a path of `tokens` tokens on each card."""
+    return divide_kv(shape, cards, shape.count_path_bytes(tokens, MAX_STEP_TOKENS))
+
+
+def divide_kv(shape: ModelShape, cards: int, size: int) -> int:
+    return size // shape.kv_heads * max(1, shape.kv_heads // cards)
 
 
 def count_weights_bytes(shape: ModelShape, cards: int) -> int:

@@ -16,10 +16,11 @@ from flashedge.models.memory.engine_memory import (
     NOTHING,
     EngineMemory,
     check_spread,
-    count_kv_bytes,
+    count_path_bytes,
     estimate_engine,
 )
 from flashedge.models.registry import load_pairs
+from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair, Quantized
 from flashedge.sizes import format_size
 
@@ -47,8 +48,7 @@ class PairNeed:
     """What each engine takes in addition to its KV."""
     sequences: int
     """vLLM's `max_num_seqs`."""
-    path_bytes: tuple[int, int]
-    """KV of one path of full length."""
+    shapes: tuple[ModelShape, ModelShape]
     limits: tuple[int, int]
     """vLLM's `max_model_len`."""
     cards: tuple[int, int] = (1, 1)
@@ -66,12 +66,16 @@ class PairNeed:
 
     @property
     def least_kv_bytes(self) -> tuple[int, int]:
-        """KV with which each engine just starts: one path of full length and SPARE_TOKENS."""
+        """KV with which each engine just starts: one path of full length and what is beyond it."""
         least = [
-            -(-each * (limit + SPARE_TOKENS) // limit)
-            for each, limit in zip(self.path_bytes, self.limits, strict=True)
+            self.count_path_bytes(i, limit + max(SPARE_TOKENS, self.shapes[i].state_tokens))
+            for i, limit in enumerate(self.limits)
         ]
         return least[0], least[1]
+
+    def count_path_bytes(self, engine: int, tokens: int) -> int:
+        """Count the KV and states of a path on each card of an engine: 0 for the generator."""
+        return count_path_bytes(self.shapes[engine], self.cards[engine], tokens)
 
     @property
     def least_bytes(self) -> int:
@@ -96,9 +100,9 @@ class PairNeed:
 
     def count_paths(self, place: Place, tokens: int) -> int:
         """The paths of `tokens` tokens that both engines hold at once if no two share KV."""
-        each = [b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)]
+        each = [self.count_path_bytes(i, tokens) for i in (0, 1)]
         rooms = self.find_rooms(place)
-        return max(0, min(int(room / sum(each[i] for i in on_it)) for room, on_it in rooms))
+        return max(0, min(room // sum(each[i] for i in on_it) for room, on_it in rooms))
 
     def fits(self, place: Place) -> bool:
         return self.find_shortfall(place) == 0
@@ -116,7 +120,6 @@ def find_need(
     for role, shape, count in zip(("generator", "verifier"), shapes, cards, strict=True):
         check_spread(shape, count, role)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
-    kv = [count_kv_bytes(s, n) * limit for s, n, limit in zip(shapes, cards, limits, strict=True)]
     for sequences in list_sequences(config, on_card=place.is_card):
         generator, verifier = (
             estimate_engine(shape, sequences, samples=samples, on_card=place.is_card, cards=count)
@@ -127,7 +130,7 @@ def find_need(
         need = PairNeed(
             engines=find_measured(sequences) or (generator, verifier),
             sequences=sequences,
-            path_bytes=(kv[0], kv[1]),
+            shapes=shapes,
             limits=limits,
             cards=cards,
         )
