@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 
-_EDGE_TOKENS = 32
-"""Tokens of the blocks at both ends of a window, which it fills in part."""
+_UNIT_TOKENS = 32
+"""Tokens of the largest of the blocks that vLLM's kernels work with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +56,34 @@ class ModelShape(Architecture):
     def kv_bytes_per_token(self) -> int:
         """Bytes of a token's keys and values in all layers that have them for it, those with a
         sliding window included."""
-        bounded = self.bounded
-        token = self._growing_bytes_per_token
-        return token if bounded is None or bounded.window is None else token + self._bounded_bytes
+        has_window = self.bounded is not None and self.bounded.window is not None
+        return self._growing_bytes + (self._count_bounded_bytes() if has_window else 0)
 
     @property
-    def _growing_bytes_per_token(self) -> int:
-        layers = self.layers - (self.bounded.layers if self.bounded else 0)
-        return 2 * layers * self.kv_heads * self.head_dim * self.dtype_bytes
+    def _growing_layers(self) -> int:
+        return self.layers - (self.bounded.layers if self.bounded else 0)
 
     @property
-    def _bounded_bytes(self) -> int:
-        return self.bounded.layers * self.bounded.bytes if self.bounded else 0
+    def _growing_bytes(self) -> int:
+        """Bytes of a token's KV in the layers that keep it."""
+        return 2 * self._growing_layers * self.kv_heads * self.head_dim * self.dtype_bytes
 
     @property
     def state_tokens(self) -> int:
-        """Tokens whose KV takes as much as a state does, in one layer each: with states, vLLM's
+        """Tokens whose KV takes as much memory as a state, in one layer each: with states, vLLM's
         blocks are of this size, and a path has whole ones. 1 without states."""
         if self.bounded is None or self.bounded.window is not None:
             return 1
-        growing = self.layers - self.bounded.layers
-        return -(-self.bounded.bytes * growing // self._growing_bytes_per_token)
+        tokens = -(-self.bounded.bytes * self._growing_layers // self._growing_bytes)
+        return -(-tokens // _UNIT_TOKENS) * _UNIT_TOKENS
+
+    def _count_bounded_bytes(self) -> int:
+        """Count the bytes of a token in all windows, or of a path's states."""
+        if self.bounded is None:
+            return 0
+        if self.bounded.window is not None:
+            return self.bounded.layers * self.bounded.bytes
+        return self.bounded.layers * self.state_tokens * self._growing_bytes // self._growing_layers
 
     def count_path_bytes(self, tokens: int, step_tokens: int) -> int:
         """Count the bytes of KV and states of a path of `tokens` tokens.
@@ -84,14 +91,12 @@ class ModelShape(Architecture):
         vLLM keeps the tokens of a step beyond a sliding window until the step ends, and two states
         of a path: the one that goes on, and one from which other paths can begin.
         """
-        if self.bounded is None:
-            kept = 0
-        elif self.bounded.window is None:
+        if self.bounded is None or self.bounded.window is None:
             kept = 2
         else:
-            kept = min(tokens, self.bounded.window + step_tokens + _EDGE_TOKENS)
+            kept = min(tokens, self.bounded.window + step_tokens + _UNIT_TOKENS)
         whole = -(-tokens // self.state_tokens) * self.state_tokens
-        return whole * self._growing_bytes_per_token + kept * self._bounded_bytes
+        return whole * self._growing_bytes + kept * self._count_bounded_bytes()
 
     @property
     def weights_bytes(self) -> int:

@@ -26,7 +26,10 @@ from tokenizers import (
 )
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
     Gemma3TextConfig,
+    Gemma4UnifiedConfig,
     Gemma4UnifiedTextConfig,
     GptOssConfig,
     LlamaConfig,
@@ -34,6 +37,8 @@ from transformers import (
     Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3_5Config,
+    Qwen3_5MoeConfig,
     Qwen3_5MoeTextConfig,
     Qwen3_5TextConfig,
     Qwen3Config,
@@ -212,6 +217,11 @@ CONFIGS = {
     "Mistral": MistralConfig,
     "Phi3": Phi3Config,
     "Gemma3": Gemma3TextConfig,
+    "Qwen3Moe": Qwen3MoeConfig,
+    "GptOss": GptOssConfig,
+    "Gemma4Unified": Gemma4UnifiedTextConfig,
+    "Qwen3_5": Qwen3_5TextConfig,
+    "Qwen3_5Moe": Qwen3_5MoeTextConfig,
 }
 """The config class of a body, by the beginning of the architecture's name."""
 
@@ -226,12 +236,27 @@ class Kind:
     tied: bool = False
     """Whether the checkpoint has no lm_head of its own."""
     shape: Mapping[str, Any] = field(default_factory=dict)
+    eyes: tuple[Any, Mapping[str, Any]] | None = None
+    """The config class of the whole model and the figures of what sees, where it does."""
 
 
 QWEN3 = {"head_dim": 32}  # Qwen 3 does not derive it from the hidden size
 PRM = "Qwen2ForProcessRewardModel"
 JUDGE3, JUDGE = "Qwen3ForSequenceClassification", "LlamaForSequenceClassification"
 QWEN3_LM = Kind("Qwen3ForCausalLM", _train_qwen3, tied=True, shape=QWEN3)
+
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+QWEN35: dict[str, Any] = {
+    "head_dim": 32,
+    "num_hidden_layers": 4,  # three with a state, and one with KV
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 128,  # vLLM's kernel for a CPU takes no other
+    "linear_value_head_dim": 128,
+    "dtype": "bfloat16",
+}
+EYES = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2}
+EYES35 = {**EYES, "out_hidden_size": WIDTH, "num_position_embeddings": 16}
 
 KINDS = {
     "qwen_prm": Kind(PRM, lambda: _train_qwen("<extra_0>"), _to_two_classes),
@@ -255,6 +280,40 @@ KINDS = {
     "phi3_generator": Kind("Phi3ForCausalLM", _train_phi, tied=True),
     "gemma3_generator": Kind(
         "Gemma3ForCausalLM", _train_qwen, tied=True, shape={"head_dim": 256, "sliding_window": 16}
+    ),
+    "qwen3_moe_generator": Kind("Qwen3MoeForCausalLM", _train_qwen3, shape={**QWEN3, **MOE}),
+    "gpt_oss_generator": Kind(
+        "GptOssForCausalLM",
+        _train_qwen3,
+        shape={**QWEN3, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    ),
+    "gemma4_generator": Kind(
+        "Gemma4UnifiedForConditionalGeneration",
+        _train_qwen3,
+        tied=True,
+        shape={
+            "num_hidden_layers": 6,  # five with a window
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "global_head_dim": 64,
+            "num_global_key_value_heads": 1,
+            "attention_k_eq_v": True,
+            "sliding_window": 16,
+        },
+        eyes=(
+            Gemma4UnifiedConfig,
+            {"mm_embed_dim": WIDTH, "output_proj_dims": WIDTH, "patch_size": 4, "mm_posemb_size": 16},
+        ),
+    ),
+    "qwen35_generator": Kind(
+        "Qwen3_5ForConditionalGeneration", _train_qwen3, shape=QWEN35, eyes=(Qwen3_5Config, EYES35)
+    ),
+    "qwen35_moe_generator": Kind(
+        "Qwen3_5MoeForConditionalGeneration",
+        _train_qwen3,
+        shape={**QWEN35, **MOE, "shared_expert_intermediate_size": 32},
+        eyes=(Qwen3_5MoeConfig, EYES35),
     ),
     "llama_generator": Kind("LlamaForCausalLM", _train_llama),
     "mistral_generator": Kind(
@@ -281,15 +340,26 @@ def make_checkpoint(kind: str, folder: Path) -> Path:
         tie_word_embeddings=spec.tied,
         architectures=[spec.architecture],
     )
+    if spec.eyes is not None:
+        whole, eyes = spec.eyes
+        config = whole(text_config=config.to_dict(), vision_config=dict(eyes))
+        config.tie_word_embeddings = spec.tied
+    loader = AutoModelForCausalLM
+    if spec.eyes is not None:
+        loader = AutoModelForImageTextToText if "Qwen" in spec.architecture else AutoModelForMultimodalLM
     with torch.random.fork_rng():
         torch.manual_seed(zlib.crc32(f"{kind} 0".encode()))
-        model = AutoModelForCausalLM.from_config(config)
+        model = loader.from_config(config)
         state = {
             name: torch.nn.init.uniform_(value.clone(), 0.8, 1.2) if "norm" in name else value
             for name, value in model.state_dict().items()
             if not (spec.tied and name.startswith("lm_head."))
         }
         state = spec.head(state)
+    if spec.eyes is not None:  # its tensors have other names in files
+        model.load_state_dict(state, strict=False)
+        model.save_pretrained(folder)
+        return folder
     config.architectures = [spec.architecture]  # from_config names its own
     config.save_pretrained(folder)
     if spec.architecture.endswith("ForCausalLM"):

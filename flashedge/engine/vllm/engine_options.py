@@ -18,6 +18,7 @@ from flashedge.models.memory.engine_memory import (
     choose_graph_sizes,
 )
 from flashedge.models.memory.fit import list_sequences
+from flashedge.models.shape import BoundedLayers
 from flashedge.models.specs import ModelSpec
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
 
@@ -75,6 +76,10 @@ class EngineOptions:
     Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
     """A multiple of 32 on a CPU."""
+    bounded: BoundedLayers | None = None
+    """The model's layers that do not keep the KV of all tokens."""
+    text_only: bool = False
+    """Whether the model sees or hears too, of which nothing is loaded."""
     quantization: str | None = None
     """How vLLM quantizes the layers while it loads them, one of `models.specs.ONLINE_METHODS`."""
     reasoning_parser: str | None = None
@@ -127,6 +132,12 @@ class EngineOptions:
                     self.max_num_seqs, self.card_drafts
                 ),
             }
+        if self.bounded is not None and self.bounded.window is None:
+            # vLLM makes blocks as large as a state, some 500 tokens. Without this it would find no
+            # prefix that ends within one, and each path would be computed anew at each step.
+            args["prefix_match_unit"] = self.block_tokens
+        if self.text_only:
+            args["language_model_only"] = True
         if self.quantization is not None:
             # vLLM's shorthands would also quantize the float32 head of a reward model.
             targets = {"*.layers.*": self.quantization}

@@ -36,9 +36,10 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance, check
 from flashedge.engine.vllm.card_check import explain_fixed_kv
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options, place_engine
 from flashedge.engine.vllm.process.start import start_fork_server
-from flashedge.engine.vllm.translate import NO_PASSES
+from flashedge.engine.vllm.translate import explain_no_passes
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
+from flashedge.models.checkpoints import read_json
 from flashedge.models.folders import fingerprint_model, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
@@ -62,6 +63,9 @@ SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
 """Operations a second that the slowest card, and a thread of the slowest CPU, are taken to compute.
 A token takes two for each weight. Chosen by hand to tell hung engines from slow ones: ten times as
 many would kill slow ones that work; a tenth would find a hang ten times later."""
+BOUNDED_KV = "a model has layers with a sliding window or a recurrent state"
+"""Why KV memory does not move between engines: what a path needs of it does not grow with its tokens
+alone, as the division assumes."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -228,8 +232,8 @@ class VllmPair:
         found = dict(UNTESTED)
         try:
             found |= await check_invariance(self.generator, turns)
-            if self.generator.options.second_runner:
-                found["no_passes"] = NO_PASSES
+            if why := explain_no_passes(self.generator.options):
+                found["no_passes"] = why
             else:
                 found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
             if self._is_alone:
@@ -288,7 +292,10 @@ class VllmPair:
         from flashedge.engine.vllm.prm import find_family
         from flashedge.engine.vllm.stock import StockGenerator
 
-        plan, fixed = self._kv_bytes, self._kv_fixed.result()
+        plan, shapes = self._kv_bytes, find_pair_shapes(self._pair, self._config)
+        fixed = self._kv_fixed.result()
+        if any(shape.bounded for shape in shapes):
+            fixed = fixed or BOUNDED_KV
         if fixed and not runs_on_cpu():
             log.warning("the KV memory is divided once, when the engines start: %s", fixed)
         room = fixed or sum(plan)
@@ -324,7 +331,13 @@ class VllmPair:
         options = build_options(name, spec, path, kv_bytes, room, config, on_card=on_card)
         shape = find_pair_shapes(self._pair, config)[ROLES.index(name)]
         speed = SLOWEST_CARD if on_card else config.threads_per_engine * SLOWEST_THREAD
-        options = replace(options, slowest_token_s=2 * shape.params / speed)
+        options = replace(
+            options,
+            slowest_token_s=2 * shape.params / speed,
+            bounded=shape.bounded,
+            text_only="text_config" in read_json(path / "config.json"),
+            kv_fixed=options.kv_fixed or (BOUNDED_KV if room == BOUNDED_KV else None),
+        )
         return place_engine(options, self._layout, name)
 
 

@@ -46,16 +46,25 @@ def build_end_error(reason: str | None, *, is_guided: bool) -> FlashEdgeError:
     return GenerationFailed(f"the generator engine ended a request with {reason!r}")
 
 
-NO_PASSES = "vLLM's second model runner computes no passes (feature second_runner)"
-"""Why an engine computes no deterministic requests. The self-test reports it too."""
+def explain_no_passes(options: EngineOptions) -> str | None:
+    """Say why an engine with these options computes no deterministic requests. None if it does. The
+    self-test reports it too."""
+    if options.second_runner:
+        return "vLLM's second model runner computes no passes (feature second_runner)"
+    if options.bounded is not None:
+        return (
+            f"the {options.name} has layers with a sliding window or a recurrent state, which can't"
+            " go back to an earlier token"
+        )
+    return None
 
 
 def check_passes(options: EngineOptions) -> None:
     """Raise RequestError if an engine with these options computes no deterministic requests."""
-    if options.second_runner:
+    if why := explain_no_passes(options):
         raise RequestError(
-            f"the request can't be deterministic: {NO_PASSES}",
-            hint="switch the feature second_runner off, or leave out deterministic",
+            f"the request can't be deterministic: {why}",
+            hint="leave out deterministic",
             param="deterministic",
         )
 

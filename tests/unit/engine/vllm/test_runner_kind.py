@@ -1,6 +1,7 @@
 """vLLM's two model runners: which one an engine has, and that both draw the same tokens."""
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,13 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner as FirstRunner
 
 from flashedge.config import load_config
 from flashedge.engine.vllm import pair
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
 from flashedge.engine.vllm.inside.runner_kind import check_runner, find_kind
-from flashedge.engine.vllm.translate import NO_PASSES
+from flashedge.engine.vllm.translate import check_passes, explain_no_passes
 from flashedge.errors import ConfigError, EngineError, RequestError
+from flashedge.models.shape import BoundedLayers
 from flashedge.runtime.request.plan import check_shapes
 
 VOCAB = 300
@@ -140,7 +143,19 @@ def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPat
     pair.check_second_runner(asked)
 
 
-def test_no_search_is_deterministic_on_the_second_runner() -> None:
-    with pytest.raises(RequestError, match=r"second_runner\)") as refused:
-        check_shapes({"no_passes": NO_PASSES, "replay_shape": None, "score_shape": {}})
-    assert refused.value.hint == "switch the feature second_runner off, or leave out deterministic"
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"second_runner": True}, r"second_runner\)"),
+        ({"bounded": BoundedLayers(layers=1, bytes=1)}, "the generator has layers with a sliding"),
+    ],
+)
+def test_no_search_is_deterministic_on(fields: dict[str, Any], why: str) -> None:
+    options = EngineOptions(
+        name="generator", model=Path(), dtype="float32", max_model_len=8, kv_bytes=8, **fields
+    )
+    with pytest.raises(RequestError, match=why):
+        check_passes(options)
+    with pytest.raises(RequestError, match=why) as refused:
+        check_shapes({"no_passes": explain_no_passes(options), "replay_shape": None})
+    assert refused.value.hint == "leave out deterministic"

@@ -38,7 +38,11 @@ class KvQuota:
         self._scheduler, self._reclaim = scheduler, reclaim
         self._pool = scheduler.kv_cache_manager.block_pool
         self._usable_blocks = self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
+        self._longest_blocks = _count_longest(scheduler)
         self._block_tokens = int(scheduler.cache_config.block_size)
+        if len(scheduler.kv_cache_config.kv_cache_groups) > 1:
+            # A path has blocks of each group, of which some hold few of its tokens.
+            self._block_tokens = max(1, scheduler.max_model_len // self._longest_blocks)
         self.preempted = 0
         self.moved = Counter(dict.fromkeys(MOVED, 0))
         self.away = range(1, 1)
@@ -64,8 +68,8 @@ class KvQuota:
 
     def _clamp(self, blocks: int) -> int:
         """Limit a quota to the usable blocks, at least those of one request and a spare one."""
-        longest = -(-self._scheduler.max_model_len // self._block_tokens)
-        return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
+        least = min(self._longest_blocks + 1, self._usable_blocks)
+        return max(min(blocks, self._usable_blocks), least)
 
     def _adjust_reserve(self) -> None:
         """Reserve or return blocks until the quota is kept. Preempts requests while too few blocks
@@ -155,6 +159,14 @@ class KvQuota:
             "preemptions": self.preempted,
             "kv_moved": dict(self.moved),
         }
+
+
+def _count_longest(scheduler: Any) -> int:
+    """Count the blocks of a request of full length. A model whose layers keep KV in several ways
+    has a group of layers for each, and a request has blocks for each group."""
+    specs = (group.kv_cache_spec for group in scheduler.kv_cache_config.kv_cache_groups)
+    config = scheduler.vllm_config
+    return sum(-(-s.max_memory_usage_bytes(config) // s.page_size_bytes) for s in specs)
 
 
 # ---------------------------------------------------------------- called by the daemon
