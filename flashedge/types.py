@@ -17,7 +17,9 @@ UNUSED = "unused"
 """The state of the verifier of a pair that has none. It is never started."""
 MAX_SEED = 2**63 - 1  # the largest that an int64 tensor holds
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
-"""What a model writes around its thinking."""
+"""What most models write around their thinking."""
+ThinkTags = tuple[str, str]
+"""What a model writes before and after its thinking, without control tokens."""
 THINK_TAIL_TOKENS = 16
 """Tokens of a prompt's end in which a chat template may open the thinking. Chosen by hand: the tag
 and a line break take a few, and further back a user's text could hold the tag."""

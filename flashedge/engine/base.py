@@ -13,7 +13,15 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import BoundaryRule, EntropyRule
-from flashedge.types import BLANK_LINE, FinishReason, Message, Problem, Sampling, TokenIds
+from flashedge.types import (
+    BLANK_LINE,
+    FinishReason,
+    Message,
+    Problem,
+    Sampling,
+    ThinkTags,
+    TokenIds,
+)
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
@@ -196,8 +204,8 @@ class Codec(Protocol):
         """Where a step may end, by names of `types.STEP_RULES`."""
 
     @property
-    def thinks(self) -> bool:
-        """Whether the model writes its thinking in <think> tags before its answer."""
+    def think_tags(self) -> ThinkTags | None:
+        """What the model writes around its thinking, before its answer. None if it does not."""
 
     def encode_chat(
         self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES

@@ -176,7 +176,7 @@ def count_weights(
 
 
 def _find_bits(quantized: Mapping[str, Any] | None) -> int:
-    """Bits of a packed weight, as AWQ, GPTQ, compressed-tensors or MXFP4 name them; 8 if none does."""
+    """Bits of a packed weight, as AWQ, GPTQ or compressed-tensors name them; 8 if none does."""
     found = dict(quantized or {})
     if found.get("quant_method") == "mxfp4":
         return 4

@@ -82,7 +82,7 @@ _BY_FILES = ("source", "weights_bytes", "parameters", "architecture", "quantized
 """Fields that are not part of the fingerprint, since the files decide them."""
 _UNUSED = ("tool_parser", "reasoning_parser", "compact_json", "license")
 """Fields that are not part of the fingerprint, since runs do not use them."""
-_OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
+_OPTIONAL = ("quantization", "chat_template_kwargs", "thinking", "thinking_tags")
 """Fields that only count if they are set: fingerprints made before they existed stay valid."""
 _SAMPLE_BYTES = 1 << 20
 """How much of each end of a weights file is hashed. Reading 15 GB can take minutes."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-
 _UNIT_TOKENS = 32
 """Tokens of the largest of the blocks that vLLM's kernels work with."""
 

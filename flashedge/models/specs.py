@@ -8,7 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashedge.models.shape import Architecture
-from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
+from flashedge.types import (
+    BLANK_LINE,
+    MIN_STEP_TOKENS,
+    STEP_ENTROPY,
+    STEPS,
+    THINK_CLOSE,
+    THINK_OPEN,
+    Judges,
+    Sampling,
+    ThinkTags,
+)
 
 _CAUSAL = ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
@@ -71,6 +81,14 @@ class Quantized:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingTags:
+    """What is left of the marks around a model's thinking when control tokens are left out."""
+
+    open: str
+    close: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """What models.toml says about a model."""
 
@@ -96,13 +114,23 @@ class ModelSpec:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of a generator's chat template, such as `enable_thinking`."""
     thinking: bool = False
-    """Whether a generator can write its thinking in <think> tags before its answer."""
+    """Whether a generator can write its thinking before its answer."""
+    thinking_tags: ThinkingTags | None = None
+    """What it writes around its thinking. None means <think> and </think>."""
     tool_parser: str | None = None
     """vLLM's parser of a generator's tool calls, such as hermes. None means no tools."""
     reasoning_parser: str | None = None
     """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
     compact_json: bool = False
     """Whether guided JSON has no free whitespace, which a small generator might write endlessly."""
+
+    @property
+    def think_tags(self) -> ThinkTags | None:
+        """What a generator writes around its thinking. None if it does not think."""
+        if not self.thinking:
+            return None
+        tags = self.thinking_tags
+        return (THINK_OPEN, THINK_CLOSE) if tags is None else (tags.open, tags.close)
 
     @property
     def download_bytes(self) -> int | None:

@@ -1,8 +1,8 @@
 """Separates the thinking of a model from its answer.
 
-Thinking models write `<think>`, their thinking, `</think>` and the answer. Some chat templates open
-the tag in the prompt, and close it there where thinking is off. vLLM's parsers need the tags as
-single tokens, which not every such model has, so this module looks for their text.
+Thinking models write `<think>`, their thinking, `</think>` and the answer, or have other tags. Some
+chat templates open the tag in the prompt, and close it there where thinking is off. vLLM's parsers
+need the tags as single tokens, which not every such model has, so this module looks for their text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from flashedge.engine.base import Codec
 from flashedge.search.step_rules import split_steps
-from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, TokenIds
+from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, ThinkTags, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,25 +21,27 @@ class Thinking:
 
     begins: Literal["before", "thinking", "answer"]
     """What a text begins with. before: with the tag, or with the answer if there is no tag."""
+    tags: ThinkTags = (THINK_OPEN, THINK_CLOSE)
 
     @classmethod
     def of_prompt(cls, codec: Codec, prompt_ids: TokenIds) -> Thinking:
         """Find whether the prompt has opened the thinking."""
-        if not codec.thinks:
+        if (tags := codec.think_tags) is None:
             return cls(begins="answer")
         tail = codec.decode(prompt_ids[-THINK_TAIL_TOKENS:]).rstrip()
-        return cls(begins="thinking" if tail.endswith(THINK_OPEN) else "before")
+        return cls(begins="thinking" if tail.endswith(tags[0]) else "before", tags=tags)
 
     def split(self, text: str) -> tuple[str | None, str]:
         """Split a whole text into (thinking or None, answer). The answer is empty where the
         thinking did not end."""
         rest = text.lstrip()
-        has_tag = self.begins == "before" and rest.startswith(THINK_OPEN)
+        opens, closes = self.tags
+        has_tag = self.begins == "before" and rest.startswith(opens)
         if self.begins != "thinking" and not has_tag:
             return None, text
         if has_tag:
-            rest = rest.removeprefix(THINK_OPEN)
-        thinking, _, answer = rest.partition(THINK_CLOSE)
+            rest = rest.removeprefix(opens)
+        thinking, _, answer = rest.partition(closes)
         return thinking.strip() or None, answer.lstrip()
 
     def list_judged(self, text: str, judges: Judges) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ class ByteCodec:
     eos_ids = frozenset({EOS})
     vocab_size = 256
     longest_token = 1
-    thinks = False
+    think_tags = None
 
     def encode_chat(self, messages: Sequence[Message], variables: object = None) -> tuple[int, ...]:
         return tuple(b"".join(m.content.encode() for m in messages))

@@ -303,7 +303,12 @@ KINDS = {
         },
         eyes=(
             Gemma4UnifiedConfig,
-            {"mm_embed_dim": WIDTH, "output_proj_dims": WIDTH, "patch_size": 4, "mm_posemb_size": 16},
+            {
+                "mm_embed_dim": WIDTH,
+                "output_proj_dims": WIDTH,
+                "patch_size": 4,
+                "mm_posemb_size": 16,
+            },
         ),
     ),
     "qwen35_generator": Kind(
@@ -346,7 +351,9 @@ def make_checkpoint(kind: str, folder: Path) -> Path:
         config.tie_word_embeddings = spec.tied
     loader = AutoModelForCausalLM
     if spec.eyes is not None:
-        loader = AutoModelForImageTextToText if "Qwen" in spec.architecture else AutoModelForMultimodalLM
+        loader = (
+            AutoModelForImageTextToText if "Qwen" in spec.architecture else AutoModelForMultimodalLM
+        )
     with torch.random.fork_rng():
         torch.manual_seed(zlib.crc32(f"{kind} 0".encode()))
         model = loader.from_config(config)

@@ -11,7 +11,7 @@ from flashedge.engine.base import NO_VARIABLES
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder, load_tokenizer
 from flashedge.errors import CheckpointError
 from flashedge.search.step_rules import BoundaryRule, build_rules
-from flashedge.types import Message, TokenIds
+from flashedge.types import Message, ThinkTags, TokenIds
 
 
 class HFCodec:
@@ -19,7 +19,11 @@ class HFCodec:
     its template lacks one of `variables`, which all conversations get."""
 
     def __init__(
-        self, path: Path, variables: Mapping[str, Any] = NO_VARIABLES, *, thinks: bool = False
+        self,
+        path: Path,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+        *,
+        think_tags: ThinkTags | None = None,
     ) -> None:
         self.tokenizer = load_tokenizer(path)
         for name in variables:
@@ -30,7 +34,7 @@ class HFCodec:
                 )
         self._prompts = PromptEncoder(self.tokenizer)
         self._variables = variables
-        self.thinks = thinks
+        self.think_tags = think_tags
         self.eos_ids = _read_eos_ids(path, self.tokenizer.eos_token_id)
 
     @property

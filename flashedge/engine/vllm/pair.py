@@ -64,7 +64,7 @@ SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
 A token takes two for each weight. Chosen by hand to tell hung engines from slow ones: ten times as
 many would kill slow ones that work; a tenth would find a hang ten times later."""
 BOUNDED_KV = "a model has layers with a sliding window or a recurrent state"
-"""Why KV memory does not move between engines: what a path needs of it does not grow with its tokens
+"""Why KV memory does not move between engines: what a path needs does not grow with its tokens
 alone, as the division assumes."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
@@ -308,7 +308,9 @@ class VllmPair:
             # Requests that belong to no run and set no sampling get the pair's.
             extra={**options.extra, "override_generation_config": asdict(self._pair.sampling)},
         )
-        codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
+        codec = HFCodec(
+            self._generator_path, entry.chat_template_kwargs, think_tags=entry.think_tags
+        )
         self.generator = VllmGenerator(options, codec)
         self.stock_generator = StockGenerator(self.generator)
         entry, path = self._pair.verifier, self._verifier_path

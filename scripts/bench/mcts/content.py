@@ -172,8 +172,8 @@ class Contents:
         return RULES
 
     @property
-    def thinks(self) -> bool:
-        return False
+    def think_tags(self) -> None:
+        return None
 
     def encode(self, text: str) -> TokenIds:
         content = self.find_by_text(text)

@@ -73,7 +73,7 @@ class SimCodec:
     vocab_size = VOCAB
     longest_token = 1 << 20  # a word of any length
     rules = RULES
-    thinks = False
+    think_tags = None
 
     def encode(self, text: str) -> TokenIds:
         return tuple(_encode_word(piece) for piece in _PIECE.findall(text))

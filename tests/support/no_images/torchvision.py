@@ -6,5 +6,11 @@ from unittest.mock import MagicMock
 
 __version__ = "0.0"
 __path__: list[str] = []
-for name in ("io", "transforms", "transforms.functional", "transforms.v2", "transforms.v2.functional"):
+for name in (
+    "io",
+    "transforms",
+    "transforms.functional",
+    "transforms.v2",
+    "transforms.v2.functional",
+):
     sys.modules[f"{__name__}.{name}"] = MagicMock()

@@ -18,7 +18,7 @@ from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.http_requests import MAX_CHOICES, PlainRequest
 from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.step_rules import split_steps
-from flashedge.types import Problem
+from flashedge.types import THINK_CLOSE, THINK_OPEN, Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.api_rig import client_of, keep_in
@@ -145,7 +145,7 @@ async def test_what_a_pair_judges_of_a_thinking_model(tmp_path: Path) -> None:
     rig.served._pair = replace(rig.served._pair, judge="answer")
     texts = [f"<think>Hm.\n\nWell.</think>{RIGHT}", "<think>Hm.\n\nWell."]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(rig.engines.generator.codec), "thinks", True)
+        patch.setattr(type(rig.engines.generator.codec), "think_tags", (THINK_OPEN, THINK_CLOSE))
         async with serve(rig) as client:
             asked = {"problem": PROBLEM, "solution": texts}
             answered, unfinished = (await client.post("/v1/score", json=asked)).json()["data"]

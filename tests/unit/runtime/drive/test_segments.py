@@ -26,6 +26,8 @@ from flashedge.types import (
     BLANK_LINE,
     MARKERS,
     STEP_RULES,
+    THINK_CLOSE,
+    THINK_OPEN,
     TOKENS,
     FinishReason,
     Judges,
@@ -109,7 +111,7 @@ def test_spaces_between_words_and_half_a_character_at_the_end_are_kept() -> None
 
 
 class ThinkingCodec(ByteCodec):
-    thinks = True
+    think_tags = (THINK_OPEN, THINK_CLOSE)
 
 
 def after(prompt: str) -> Thinking:
@@ -118,6 +120,7 @@ def after(prompt: str) -> Thinking:
 
 CLOSED = after("assistant: ")  # the model opens the tag itself
 OPENED = after("assistant: <think>\n")
+HARMONY = replace(CLOSED, tags=("analysis", "assistantfinal"))  # gpt-oss's
 OFF = after("assistant: <think>\n\n</think>\n\n")
 PATH = "<think>\nIs it 2?\n\nNo.\n</think>\n\nSo 1 + 2 = 3.\n\nIt is 3."
 
@@ -217,6 +220,7 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
         (OPENED, "So </th", ("So </th", "")),
         (OFF, "The answer is 4.", (None, "The answer is 4.")),
         (NO_THINKING, "<think>a</think>b", (None, "<think>a</think>b")),
+        (HARMONY, "analysisSo 2.assistantfinalIt is 4", ("So 2.", "It is 4")),
     ],
 )
 def test_split(thinking: Thinking, text: str, parts: tuple[str | None, str]) -> None:
