@@ -36,15 +36,15 @@ def check_checkpoint(
         raise CheckpointError(f"there is no model folder {path}")
     config = read_json(path / "config.json")
     _check_architecture(path, config, family)
-    config = get_text_config(config)
-    limit = config.get("max_position_embeddings")
+    text = get_text_config(config)
+    limit = text.get("max_position_embeddings")
     if max_model_len and isinstance(limit, int) and limit < max_model_len:
         raise CheckpointError(
             f"{path}: max_model_len is {max_model_len}, but the model has {limit} positions",
             hint=f"set max_model_len = {limit} in models.toml",
         )
     rows = _check_weights(path)
-    vocab_size = _find_vocab_size(path, config)
+    vocab_size = _find_vocab_size(path, text)
     if rows is not None and rows != vocab_size:
         raise CheckpointError(
             f"{path}: the weights embed {rows} tokens, but vocab_size in config.json is"

@@ -1,7 +1,7 @@
 """Starts the generator's engine with a small checkpoint, and branches: `… KIND FOLDER ARGS`.
 
-A process of its own, since its PYTHONPATH may have a stand-in for torchvision, which vLLM's models that
-see import, and which the build for CPUs lacks (`tests/support/no_images`).
+A process of its own, since its PYTHONPATH may have a stand-in for torchvision, which vLLM's models
+that see import, and which our environment for CPUs lacks (`tests/support/no_images`).
 """
 
 import asyncio

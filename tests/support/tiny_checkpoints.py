@@ -26,7 +26,6 @@ from tokenizers import (
 )
 from transformers import (
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
     Gemma3TextConfig,
     Gemma4UnifiedConfig,
@@ -349,11 +348,7 @@ def make_checkpoint(kind: str, folder: Path) -> Path:
         whole, eyes = spec.eyes
         config = whole(text_config=config.to_dict(), vision_config=dict(eyes))
         config.tie_word_embeddings = spec.tied
-    loader = AutoModelForCausalLM
-    if spec.eyes is not None:
-        loader = (
-            AutoModelForImageTextToText if "Qwen" in spec.architecture else AutoModelForMultimodalLM
-        )
+    loader = AutoModelForMultimodalLM if spec.eyes else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(zlib.crc32(f"{kind} 0".encode()))
         model = loader.from_config(config)

@@ -1,4 +1,4 @@
-"""Stands in for torchvision, which vLLM's models that see import, and FlashEdge's environment for CPUs
+"""Stands in for torchvision, which vLLM's models that see import, and our environment for CPUs
 lacks. It has whatever name is asked for. No image is processed: only the text model runs."""
 
 import sys
