@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from flashedge.api.schemas import SolveBody
 from flashedge.client.protocol import LONGEST_NAME
 from flashedge.errors import NotFound, RequestError
+from flashedge.models.registry import LATEST
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import (
@@ -36,10 +37,17 @@ class ModelName(NamedTuple):
     search: dict[str, Any] | None
     """The search options in the name. None for plain chat."""
 
+    suffix: str = ""
+    """The search as the name has it, with the colon."""
+
+    def write(self, pair: str) -> str:
+        """Write the name with another name of the pair."""
+        return pair + self.suffix
+
     @classmethod
     def parse(cls, name: str) -> ModelName:
         """Split a model's name. The pair is not checked. Raises NotFound for an unknown search."""
-        pair, colon, suffix = name.partition(":")
+        pair, colon, suffix = name.replace(LATEST, "", 1).partition(":")
         if not colon:
             return cls(pair=pair, search=None)
         try:
@@ -51,7 +59,8 @@ class ModelName(NamedTuple):
                 param="model",
             ) from error
         search: dict[str, Any] = {"strategy": strategy}
-        return cls(pair=pair, search=search if n is None else search | {"n": n})
+        search = search if n is None else search | {"n": n}
+        return cls(pair=pair, search=search, suffix=colon + suffix)
 
 
 def parse_pair(model: str | None) -> str | None:

@@ -16,7 +16,8 @@ from flashedge.cli import output
 from flashedge.cli.connection import show_start
 from flashedge.cli.output import Json
 from flashedge.cli.profile import renew_profile
-from flashedge.config import check_exposure, load_config
+from flashedge.config import Config, check_exposure, load_config
+from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ConfigError, DaemonError, EngineError
 
 if TYPE_CHECKING:
@@ -25,7 +26,12 @@ if TYPE_CHECKING:
 
 def up(
     pair: Annotated[
-        str | None, Option(metavar="PAIR", help="Pair to serve.", show_default="bundled")
+        str | None,
+        Option(
+            metavar="PAIR",
+            help="Pair to serve; auto: the one that fits this machine's card, downloaded first.",
+            show_default="bundled",
+        ),
     ] = None,
     host: Annotated[
         str | None,
@@ -46,19 +52,23 @@ def up(
 
     `flashedge config` shows and sets the defaults of these options.
 
-    Example: flashedge up --pair math-1.5b+skywork-1.5b
+    Example: flashedge up --pair auto
     """
     from flashedge.daemon import control as daemon_control
     from flashedge.daemon import unit
-    from flashedge.models.registry import find_pair
+    from flashedge.models.registry import find_pair, name_pair
 
     if uninstall:
         path = unit.uninstall()
         output.note("there is no service to remove" if path is None else f"removed {path}")
         return
+    if pair == "auto":
+        pair = _fetch_fitting_pair(load_config())
     given = {"pair": pair, "host": host, "port": port}
-    config = load_config(given)
+    config = name_pair(load_config(given))
     find_pair(config.pair, config)
+    if pair is not None:
+        given["pair"] = config.pair
     check_exposure(config)
     if foreground:
         command = [*daemon_control.PRODUCT, *daemon_control.list_options(config, given)]
@@ -101,11 +111,36 @@ def up(
     _tell(record, "serves", as_json=as_json)
 
 
+def _fetch_fitting_pair(config: Config) -> str:
+    """Choose the pair for this machine's card, and download what is missing. Returns its name.
+    Raises ConfigError where no card or no pair is found, and what `pull_from_hub` raises."""
+    from flashedge.cli.doctor.fit import find_place
+    from flashedge.cli.models import pull_from_hub
+    from flashedge.models.folders import locate_model
+    from flashedge.models.memory.fit import choose_auto
+    from flashedge.models.registry import load_pairs
+
+    place = find_place(None, config)
+    chosen = choose_auto(load_pairs(config).values(), place, config) if place.is_card else None
+    if chosen is None:
+        told = f"no pair for {place.name}" if place.is_card else "this machine has no card"
+        raise ConfigError(told, hint="choose one: flashedge models ls", param="pair")
+    output.note(f"{chosen.name} fits {place.name}: {chosen.description}")
+    for spec in (chosen.generator, chosen.verifier):
+        if locate_model(spec, config) is None:
+            size = f", about {(spec.download_bytes or 0) / 1e9:.1f} GB"
+            output.note(f"downloading {spec.source}{size}")
+            pull_from_hub(spec, config)
+    return chosen.name
+
+
 def _tell(record: DaemonRecord, does: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"url": record.url, "pid": record.pid, "pair": record.pair})
     else:
         output.say(f"FlashEdge {does} pair {record.pair} at {record.url}")
+        if record.pair == "bundled" and not runs_on_cpu():
+            output.note("a pair that fits this card: flashedge down; flashedge up --pair auto")
 
 
 def down(as_json: Json = False) -> None:

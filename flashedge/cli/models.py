@@ -20,7 +20,14 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, NotFound
 from flashedge.models.checkpoints import check_checkpoint
-from flashedge.models.folders import check_model, find_snapshot, is_folder, locate_hub, locate_model
+from flashedge.models.folders import (
+    check_model,
+    find_commit,
+    find_snapshot,
+    is_folder,
+    locate_hub,
+    locate_model,
+)
 from flashedge.models.memory.card_memory import (
     KNOWN_CARDS,
     CardMemory,
@@ -165,6 +172,8 @@ def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) 
             continue
         folder = locate_model(spec, config)
         revision = f" @ {spec.revision}" if spec.revision else ""
+        if folder is not None and folder.parent.name == "snapshots":
+            revision = f" @ {folder.name}"
         output.say(f"  {role}: {spec.source}{revision}")
         weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
         quantized = "" if spec.quantization is None else f" as {spec.quantization}"
@@ -188,7 +197,10 @@ def pull(
         ),
     ] = None,
 ) -> None:
-    """Download a pair's models from the Hugging Face hub, or copy them from a folder."""
+    """Download a pair's models from the Hugging Face hub, or copy them from a folder.
+
+    A model keeps the commit of its first download. To get a newer one, remove it before.
+    """
     config = load_config()
     for spec in _find_models(name, config):
         if is_folder(spec.source):
@@ -424,7 +436,7 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     try:
         folder = snapshot_download(
             spec.source,
-            revision=spec.revision,
+            revision=find_commit(hub, spec.source, spec.revision),  # the same as before
             cache_dir=hub,
             allow_patterns=_PATTERNS,
             ignore_patterns=_OTHER_FORMATS,

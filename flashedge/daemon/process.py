@@ -27,6 +27,7 @@ from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import files
 from flashedge.errors import DaemonError, FlashEdgeError
 from flashedge.literal import show_literally
+from flashedge.models.registry import name_pair
 
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
@@ -92,6 +93,7 @@ def serve(
     loaded before a request needs one. Returns what to pass on to a process that has to replace this
     one, or None when the daemon is to end. Raises FlashEdgeError."""
     check_exposure(config)
+    config = name_pair(config)
     if inherited is None:
         files.prepare_state_dir(config)
     lock = files.Lock(config, None if inherited is None else inherited.lock)

@@ -24,12 +24,19 @@ def is_folder(source: str) -> bool:
 
 def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
     """The folder of `source` in the cache `hub`; None when it isn't there."""
-    top = hub / f"models--{source.replace('/', '--')}"
-    name = revision or "main"
-    ref = top / "refs" / name
-    commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else name
-    folder = top / "snapshots" / commit
+    folder = _locate_source(hub, source) / "snapshots" / find_commit(hub, source, revision)
     return folder if (folder / "config.json").is_file() else None
+
+
+def find_commit(hub: Path, source: str, revision: str | None) -> str:
+    """The commit that an earlier download got of `source`, else `revision`."""
+    name = revision or "main"
+    ref = _locate_source(hub, source) / "refs" / name
+    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else name
+
+
+def _locate_source(hub: Path, source: str) -> Path:
+    return hub / f"models--{source.replace('/', '--')}"
 
 
 def locate_model(spec: ModelSpec, config: Config) -> Path | None:

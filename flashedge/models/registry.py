@@ -7,9 +7,8 @@ of the same name.
 import dataclasses
 import functools
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from flashedge.config import Config, build_key_error, find_nearest, read_toml
@@ -40,7 +39,32 @@ _CHOICES = {
 _RANGES = {"step_entropy": (0, MAX_STEP_ENTROPY), "temperature": (0, 2), "top_p": (0, 1)}
 """Least and largest value, as in requests. top_p must be above 0, since 0 would leave no token."""
 _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+LATEST = ":latest"
+"""What Ollama's users write behind a name. There is one model of each name here."""
 T = TypeVar("T")
+
+
+class Pairs(Mapping[str, Pair]):
+    """Pairs by name, and by what else their users call them: an alias, with other capitals, or with
+    ":latest" behind. Raises ConfigError where two are called alike."""
+
+    def __init__(self, pairs: Mapping[str, Pair]) -> None:
+        self._pairs, self._found = pairs, dict[str, Pair]()
+        for pair in pairs.values():
+            for name in (pair.name, *pair.aliases):
+                other = self._found.setdefault(name.lower(), pair)
+                if other is not pair:
+                    told = f"the pairs {other.name!r} and {pair.name!r} are both called {name!r}"
+                    raise ConfigError(told, hint="give one another name or alias in models.toml")
+
+    def __getitem__(self, name: str) -> Pair:
+        return self._found[name.lower().removesuffix(LATEST)]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
 
 
 def load_pairs(config: Config) -> Mapping[str, Pair]:
@@ -60,9 +84,7 @@ def parse_pairs(versions: tuple[FileVersion, ...]) -> Mapping[str, Pair]:
         }
         for kind, spec in (("generators", ModelSpec), ("verifiers", VerifierSpec))
     }
-    return MappingProxyType(
-        {n: _build_pair(n, where, e, models) for n, (where, e) in tables["pairs"].items()}
-    )
+    return Pairs({n: _build_pair(n, where, e, models) for n, (where, e) in tables["pairs"].items()})
 
 
 def read_tables(files: Iterable[Path]) -> Mapping[str, dict[str, tuple[str, dict[str, Any]]]]:
@@ -89,6 +111,12 @@ def find_pair(name: str, config: Config) -> Pair:
     close = find_nearest(name, pairs)
     hint = f"did you mean {close!r}?" if close else "list them: flashedge models ls"
     raise NotFound(f"there is no pair {name!r}", hint=hint, param="pair")
+
+
+def name_pair(config: Config) -> Config:
+    """Let the setting `pair` be the pair's own name, not an alias. An unknown name stays."""
+    pair = load_pairs(config).get(config.pair)
+    return config if pair is None else dataclasses.replace(config, pair=pair.name)
 
 
 def find_embedder(config: Config) -> EmbedderSpec | None:
@@ -125,7 +153,7 @@ def _build_model(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
 def _build_pair(
     name: str, where: str, entry: dict[str, Any], models: Mapping[str, Mapping[str, Any]]
 ) -> Pair:
-    if ":" in name:
+    if any(":" in str(each) for each in (name, *entry.get("aliases", ()))):
         raise ConfigError(f"{where}: a pair's name can't hold ':' (it separates a strategy)")
     options = _check_table(entry.get("options", {}), f"{where}, options")
     for strategy, values in options.items():
@@ -163,6 +191,10 @@ def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
         if not isinstance(value, list):
             raise ConfigError(f"{inner} must be a list of tables")
         return tuple(_build(kind, _check_table(table, inner), inner) for table in value)
+    if origin is tuple:  # of strings
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ConfigError(f"{inner} must be a list of strings", param=key)
+        return tuple(value)
     kinds = (dict,) if origin is Mapping else args
     expected = _TYPE_NAMES.get(kinds[0], "a table")
     if key.endswith("_bytes"):

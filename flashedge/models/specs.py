@@ -218,6 +218,10 @@ class Pair:
     """Entropy in nats above which the rule entropy ends a step."""
     min_step_tokens: int = MIN_STEP_TOKENS
     """Least tokens of a step by the rule entropy."""
+    aliases: tuple[str, ...] = ()
+    """Further names of the pair, without ':'."""
+    auto: bool = False
+    """Whether `flashedge up --pair auto` may choose the pair."""
     judge: str = STEPS
     """The part of a path that the verifier sees: one of JUDGED."""
     memory: KvSizes | None = None

@@ -68,6 +68,8 @@ class ProtocolSwitch:
             model = body.get("model")  # vLLM's handler decides what a missing one means
             name = ModelName.parse(model) if isinstance(model, str) else None
             pair = self._pairs.find(None if name is None else name.pair)
+            if name is not None:  # vLLM's handler knows the pair by its own name alone
+                body["model"] = name.write(pair.name)
             if scope["path"] in SCORES:
                 check_pairs(body, pair)
             else:

@@ -160,6 +160,16 @@ def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterato
                 yield pair
 
 
+def choose_auto(pairs: Iterable[Pair], place: Place, config: Config) -> Pair | None:
+    """Choose the pair with the largest weights among those marked `auto` that fit; None if none."""
+    fitting = list_fitting((pair for pair in pairs if pair.auto), place, config)
+    return max(fitting, key=lambda p: sum(_list_weights(p, config)), default=None)
+
+
+def _list_weights(pair: Pair, config: Config) -> list[int]:
+    return [shape.weights_bytes for shape in find_pair_shapes(pair, config)]
+
+
 def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> str:
     """What would fit in place of `pair`: a pair of the same models quantized; else quantized
     checkpoints of this pair's models; else the pair that shares most models with this one, with
@@ -171,7 +181,7 @@ def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> 
     def rank(other: Pair) -> tuple[int, int]:
         models = (other.generator, pair.generator), (other.verifier, pair.verifier)
         same = sum(theirs.is_variant_of(ours) for theirs, ours in models)
-        return same, sum(shape.weights_bytes for shape in find_pair_shapes(other, config))
+        return same, sum(_list_weights(other, config))
 
     fitting = sorted(by_name.values(), key=rank, reverse=True)
     has_twin = bool(fitting) and rank(fitting[0])[0] == 2
