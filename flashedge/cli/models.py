@@ -59,9 +59,12 @@ app = typer.Typer(
     epilog=EPILOG,
 )
 lab.add_lab_command(app, "eval")
-SHOP_CARDS = tuple(
-    build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
-    for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
+SHOP_CARDS = (
+    build_idle_card("12 GB", 12 << 30),
+    *(
+        build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
+        for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
+    ),
 )
 """Common sizes of cards, the smallest first. `models ls` names the first that fits."""
 NO_CARD_BYTES = 1 << 30
@@ -166,6 +169,8 @@ def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) 
         output.print_json(_describe(pair, config))
         return
     output.say(f"{pair.name}: {pair.description}")
+    if pair.aliases:
+        output.say(f"  also called {', '.join(pair.aliases)}")
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
         if role == "verifier" and pair.verifier.family == NO_VERIFIER:
             output.say("  verifier: none")

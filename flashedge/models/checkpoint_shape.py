@@ -70,18 +70,15 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
             params=params,
             layers=int(config["num_hidden_layers"]),
             heads=heads,
-            kv_heads=int(
-                config.get("num_global_key_value_heads")
-                or config.get("num_key_value_heads")
-                or heads
-            ),
-            head_dim=_find_global_head_dim(config),
+            kv_heads=int(_find_global(config, "num_key_value_heads") or heads),
+            head_dim=int(_find_global(config, "head_dim") or int(config["hidden_size"]) // heads),
             bounded=find_bounded_layers(config, size),
             dtype_bytes=size,
             stored_bytes=None if stored == params * size else stored,
             hidden=config.get("hidden_size"),
             intermediate=find_width(config),
             vocab=config.get("vocab_size"),
+            is_multimodal=config is not whole,
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         raise CheckpointError(
@@ -125,10 +122,14 @@ def find_bounded_layers(config: Mapping[str, Any], dtype_bytes: int) -> BoundedL
     return None
 
 
-def _find_global_head_dim(config: Mapping[str, Any]) -> int:
-    """The size of a head in the layers that attend to all tokens."""
-    own = config.get("global_head_dim") or config.get("head_dim")
-    return int(own or int(config["hidden_size"]) // int(config["num_attention_heads"]))
+def _find_global(config: Mapping[str, Any], name: str) -> int | None:
+    """Find a figure of the layers that attend to all tokens. Gemma 4 has others for them, by
+    another name or, as newer versions of transformers write it, by the numbers of these layers."""
+    by_layer = config.get("per_layer_config") or {}
+    own = next((each[name] for each in by_layer.values() if name in each), None)
+    other = {"head_dim": "global_head_dim"}.get(name, f"num_global_{name.removeprefix('num_')}")
+    found: int | None = own or config.get(other) or config.get(name)
+    return found
 
 
 _STATE_BYTES = 4

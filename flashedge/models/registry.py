@@ -55,7 +55,7 @@ class Pairs(Mapping[str, Pair]):
                 other = self._found.setdefault(name.lower(), pair)
                 if other is not pair:
                     told = f"the pairs {other.name!r} and {pair.name!r} are both called {name!r}"
-                    raise ConfigError(told, hint="give one another name or alias in models.toml")
+                    raise ConfigError(f"models.toml: {told}", hint="rename one of them")
 
     def __getitem__(self, name: str) -> Pair:
         return self._found[name.lower().removesuffix(LATEST)]

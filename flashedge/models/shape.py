@@ -51,6 +51,9 @@ class ModelShape(Architecture):
     stored_bytes: int | None = None
     """Bytes of quantized weights. None means that each weight takes `dtype_bytes`."""
 
+    is_multimodal: bool = False
+    """Whether the checkpoint has parts that see or hear, too."""
+
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of a token's keys and values in all layers that have them for it, those with a

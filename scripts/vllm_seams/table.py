@@ -76,6 +76,10 @@ SCHEDULER = (
     _use(_SCHEDULER, "max_num_running_reqs has_mamba_layers", _ACCESSED, "inside/token_drafts.py",
          "How many rows a step may have, and whether layers have a state that no wrong token"
          " may enter."),
+    _use(_SCHEDULER, "kv_cache_config", _ACCESSED, _QUOTA,
+         "A request has blocks of each group of layers."),
+    _use("v1.kv_cache_interface:KVCacheSpec", "max_memory_usage_bytes page_size_bytes", _CALLED,
+         _QUOTA, "Counts the blocks of a request of full length, in each group."),
     _use(_SCHEDULER, "vllm_config cache_config kv_cache_manager max_model_len max_num_active_reqs",
          _ACCESSED, f"{_SPECULATION} {_QUOTA} {_WINDOWS} {_EDGE}",
          "The limits within which drafts and the quota are planned."),
@@ -267,7 +271,7 @@ OPTIONS = (
          " distributed_executor_backend scheduler_cls worker_extension_cls disable_log_stats"
          " additional_config logits_processors runner pooler_config hf_overrides"
          " cudagraph_capture_sizes quantization quantization_config tokenizer_mode"
-         " tensor_parallel_size",
+         " tensor_parallel_size prefix_match_unit language_model_only",
          _ACCESSED, "engine_options.py generator.py prm/base.py prm/qwen.py prm/step_tag.py",
          "The options of our engines."),
     _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, _LIVE,

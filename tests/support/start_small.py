@@ -16,7 +16,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.models.checkpoint_shape import read_shape
-from flashedge.models.checkpoints import check_checkpoint, read_json
+from flashedge.models.checkpoints import check_checkpoint
 from flashedge.models.memory.fit import SPARE_TOKENS
 from flashedge.models.specs import ModelSpec
 from flashedge.types import Problem
@@ -45,7 +45,7 @@ async def branch(kind: str, folder: Path, extra: dict[str, Any]) -> dict[str, An
         max_num_seqs=16,
         max_model_len=POSITIONS,
         bounded=shape.bounded,
-        text_only="text_config" in read_json(folder / "config.json"),
+        text_only=shape.is_multimodal,
         extra=extra,
     )
     generator = VllmGenerator(options, HFCodec(folder))

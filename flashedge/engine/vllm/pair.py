@@ -39,7 +39,6 @@ from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.translate import explain_no_passes
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
-from flashedge.models.checkpoints import read_json
 from flashedge.models.folders import fingerprint_model, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
@@ -337,7 +336,7 @@ class VllmPair:
             options,
             slowest_token_s=2 * shape.params / speed,
             bounded=shape.bounded,
-            text_only="text_config" in read_json(path / "config.json"),
+            text_only=shape.is_multimodal,
             kv_fixed=options.kv_fixed or (BOUNDED_KV if room == BOUNDED_KV else None),
         )
         return place_engine(options, self._layout, name)

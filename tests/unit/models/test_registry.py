@@ -1,24 +1,38 @@
 """models.toml, as shipped and as users write it; memory plans; folders of models."""
 
 import inspect
-from dataclasses import replace
+import json
+import re
+from dataclasses import fields, replace
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import pytest
-from transformers import PreTrainedTokenizerFast
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma4UnifiedTextConfig,
+    GptOssConfig,
+    PreTrainedTokenizerFast,
+    Qwen3_5MoeTextConfig,
+    Qwen3_5TextConfig,
+    Qwen3MoeConfig,
+)
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
+from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.folders import locate_hub, locate_model, resolve_model
 from flashedge.models.memory.card_memory import build_idle_card
-from flashedge.models.memory.fit import find_need
-from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.memory.fit import choose_auto, find_need
+from flashedge.models.registry import find_pair, load_pairs, name_pair
+from flashedge.models.shape import Architecture
 from flashedge.models.specs import RESERVED, ModelSpec, Pair, find_fault
 from tests.support.tiny_models import write_hub_model, write_model
 
-CARDS_MIB = (16_376, 24_564, 32_607)
-"""What a 4080, a 4090 and a 5090 report."""
+CARDS_MIB = (12_288, 16_376, 24_564, 32_607)
+"""What a 3060, a 4080, a 4090 and a 5090 report."""
 
 
 def users_file(config: Config, text: str) -> None:
@@ -26,7 +40,67 @@ def users_file(config: Config, text: str) -> None:
     (config.config_dir / "models.toml").write_text(text)
 
 
-TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Phi-4-mini", "Reward-V2", "PRM-7B", "SmolLM2")
+def build_configs() -> dict[str, Any]:
+    """The text model of each generator that is new in 2026, by its source: the defaults of
+    transformers, and what model cards or published copies of config.json say."""
+    kv = {"num_attention_heads": 16, "num_key_value_heads": 4}
+    gemma = {
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 1,
+        "global_head_dim": 512,
+        "attention_k_eq_v": True,
+    }
+    return {
+        "Qwen/Qwen3.5-4B": Qwen3_5TextConfig(
+            hidden_size=2560, intermediate_size=9216, tie_word_embeddings=True, **kv
+        ),
+        "Qwen/Qwen3.5-9B": Qwen3_5TextConfig(),
+        "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4": Qwen3_5MoeTextConfig(),
+        "Qwen/Qwen3-30B-A3B-GPTQ-Int4": Qwen3MoeConfig(num_hidden_layers=48, head_dim=128),
+        "openai/gpt-oss-20b": GptOssConfig(num_hidden_layers=24, num_local_experts=32),
+        "google/gemma-4-12B-it-qat-w4a16-ct": Gemma4UnifiedTextConfig(
+            hidden_size=3840, num_hidden_layers=48, intermediate_size=15360, **kv | gemma
+        ),
+    }
+
+
+PACKED = {
+    "Qwen/Qwen3.5-4B": (r"layers.*weight", 8),
+    "Qwen/Qwen3.5-9B": (r"layers.*weight", 8),
+    "Qwen/Qwen3.5-35B-A3B-GPTQ-Int4": (r"mlp\.experts\.", 4 + 20 / 128),
+    "Qwen/Qwen3-30B-A3B-GPTQ-Int4": (r"layers.*(experts\.|self_attn.*weight)", 4 + 20 / 128),
+    "openai/gpt-oss-20b": (r"experts\..*proj$", 4 + 8 / 32),
+    "google/gemma-4-12B-it-qat-w4a16-ct": (r"layers.*weight", 4 + 16 / 32),
+}
+"""Which matrices are packed, and in how many bits a weight, scales included. GPTQ has a scale of 16
+bits and a zero point of 4 for 128 weights, MXFP4 a scale of 8 for 32, Gemma 4 one of 16 for 32."""
+
+
+def test_new_generators_are_as_their_configurations_say(pairs: list[Pair], tmp_path: Path) -> None:
+    configs = build_configs()
+    assert configs.keys() == PACKED.keys()
+    specs = {spec.source: spec for spec in list_specs(pairs) if spec.source in configs}
+    assert specs.keys() == configs.keys()
+    for source, config in configs.items():
+        spec = specs[source]
+        (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+        shape = read_shape(tmp_path, spec)
+        told = {f.name: getattr(shape, f.name) for f in fields(Architecture)}
+        assert Architecture(**told) == spec.architecture, source
+        pattern, bits = PACKED[source]
+        with torch.device("meta"):
+            weights = dict(AutoModelForCausalLM.from_config(config).named_parameters())
+        total = sum(w.numel() for w in weights.values())
+        packed = sum(
+            w.numel()
+            for name, w in weights.items()
+            if re.search(pattern, name) and w.ndim == (3 if ".experts." in name else 2)
+        )
+        assert spec.parameters == total, source
+        assert spec.weights_bytes == int(packed * bits / 8) + 2 * (total - packed), source
+
+
+TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Reward-V2", "PRM-7B", "SmolLM2")
 """Models whose output matrix is that of the embedding, or that have none."""
 
 
@@ -79,7 +153,7 @@ def count_bytes(spec: ModelSpec) -> int:
 
 
 def test_shipped_models_weigh_what_their_architectures_and_formats_imply(pairs: list[Pair]) -> None:
-    specs = list_specs(pairs)
+    specs = [spec for spec in list_specs(pairs) if spec.source not in PACKED]
     for spec in specs:
         source = spec.source
         is_packed = "AWQ" in source or "GPTQ" in source
@@ -93,7 +167,6 @@ def test_shipped_models_weigh_what_their_architectures_and_formats_imply(pairs: 
         "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
         "Qwen/Qwen3-4B": 4_022_468_096,
         "Qwen/Qwen3-8B": 8_190_735_360,
-        "microsoft/Phi-4-mini-reasoning": 3_836_021_760,
         "peiyi9979/math-shepherd-mistral-7b-prm": 7_241_732_096,
     }
     counts = {spec.source: count(spec)[0] for spec in specs if spec.source in cards}
@@ -112,21 +185,49 @@ def test_the_cards_that_the_pairs_fit(config: Config, pairs: list[Pair]) -> None
         {p.name for p in pairs if find_need(p, config, card).fits(card)}
         for card in (build_idle_card("card", mib << 20) for mib in CARDS_MIB)
     ]
-    assert fitting[0] < fitting[1] < fitting[2]
-    assert {p.name for p in pairs} - fitting[1] == {
-        "qwen3-8b+prm-7b-fp8",
-        "qwen-7b+reward-4b",
-        "r1-qwen3-8b+skywork-1.5b",
-        *(f"{g}-7b+{v}" for g in ("math", "qwen") for v in ("shepherd-7b", "prm-7b")),
+    assert fitting[0] < fitting[1] < fitting[2] < fitting[3]
+    assert {p.name for p in pairs} - fitting[2] == {
+        "qwen3.5-35b-a3b-gptq+skywork-1.5b",
+        *(f"{generator}-7b+prm-7b" for generator in ("math", "qwen")),
     }
     small = {"qwen-7b-awq+skywork-1.5b", "qwen3-4b+skywork-1.5b", "qwen-1.5b+reward-1.7b"}
-    assert small < fitting[0]
-    assert "qwen-7b+reward-4b" in fitting[2]
+    assert small < fitting[1]
+    assert "qwen3.5-35b-a3b-gptq+skywork-1.5b" in fitting[3]
+
+
+def test_auto_chooses_the_largest_pair_that_fits(config: Config, pairs: list[Pair]) -> None:
+    chosen = [
+        choose_auto(pairs, build_idle_card("card", mib << 20), config) for mib in (8192, *CARDS_MIB)
+    ]
+    small, large = "qwen3.5-4b-fp8+skywork-1.5b", "qwen3-30b-a3b-gptq+skywork-1.5b"
+    assert [pair and pair.name for pair in chosen] == [None, small, small, large, large]
+
+
+def test_parsers_are_those_that_vllm_has(pairs: list[Pair]) -> None:
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    for pair in pairs:
+        spec = pair.generator
+        if spec.tool_parser is not None:
+            assert spec.tool_parser in ToolParserManager.list_registered()
+        if spec.reasoning_parser is not None:
+            assert spec.reasoning_parser in ReasoningParserManager.list_registered()
+        assert spec.reasoning_parser or not spec.thinking
+
+
+def test_a_pair_is_found_as_ollamas_users_write_it(config: Config) -> None:
+    own = "gpt-oss-20b+skywork-1.5b"
+    for name in (own, own.upper(), f"{own}:latest", "gpt-oss-20b", "GPT-OSS-20B:latest"):
+        assert find_pair(name, config).name == own
+        assert name_pair(replace(config, pair=name)).pair == own
+    assert list(load_pairs(config)).count(own) == 1
+    assert name_pair(replace(config, pair="nobody")).pair == "nobody"
 
 
 def test_shipped_pairs_have_room_for_a_prompt_and_thinking_ones_for_that(pairs: list[Pair]) -> None:
     thinking = [p for p in pairs if p.judge == "answer"]
-    assert len(thinking) == 5
+    assert len(thinking) == 3
     for pair in thinking:
         assert pair.max_path_tokens >= 16_384 > pair.verifier.max_model_len
         assert pair.generator.max_model_len >= pair.max_path_tokens + 4096
@@ -203,6 +304,9 @@ MISTAKES = [
     (FAMILY, f"{FAMILY}\nchat_template_kwargs = {{ tokenize = true }}", "can't set 'tokenize'"),
     (FAMILY, f"{FAMILY}\nchat_template_kwargs = true", "must be a table"),
     ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table"),
+    (STEPS, f'{STEPS}\naliases = ["a:b"]', "can't hold ':'"),
+    (STEPS, f'{STEPS}\naliases = "a"', "must be a list of strings"),
+    (STEPS, f'{STEPS}\naliases = ["Bundled"]', "are both called 'Bundled'"),
     (STEPS, f"{STEPS}\nstep_entropy = 3.5", r"in \[0, 3\]"),
     ("temperature = 1", "temperature = -1", r"temperature is -1.0; it must be in \[0, 2\]"),
     ("temperature = 1", "top_p = 0", r"top_p is 0.0; it must be in \(0, 1\]"),

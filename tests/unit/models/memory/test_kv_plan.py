@@ -26,7 +26,6 @@ MIB, GIB = 1 << 20, 1 << 30
 CARD = build_idle_card("a card", 24_564 * MIB)
 SHAPE = replace(QWEN25_7B, hidden=3584, intermediate=18_944, vocab=152_064)
 NONE = FakeNvml(driver=False)
-GPTQ = "--pair qwen-7b-gptq+prm-7b-fp8"
 SMALL, MIDDLE, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b", "math-7b+prm-7b"
 
 
@@ -72,7 +71,7 @@ def test_a_card_with_room_for_one_path_each_and_one_that_is_too_small(config: Co
         plan_memory(find_pair(LARGE, config), config, CARD)
     for part in ("does not fit a card", "are missing", "14.2 GiB + 13.2 GiB", "estimated"):
         assert part in str(e.value)
-    assert "--pair math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
+    assert "math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
     assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0, "a display needs memory too"
 
 
@@ -193,7 +192,7 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
 
 
 def test_an_idle_card_and_what_other_programs_hold_of_it(config: Config) -> None:
-    found = checks_of("math-1.5b+prm-7b", "RTX 4090", config)
+    found = checks_of(SMALL, "RTX 4090", config)
     assert found["fit"].verdict == GOOD
     assert "paths of 3,072 tokens that share nothing" in found["fit"].detail
     assert "kept by the driver of an idle card" in found["memory"].detail
@@ -216,8 +215,8 @@ def test_an_idle_card_and_what_other_programs_hold_of_it(config: Config) -> None
 @pytest.mark.parametrize(
     ("name", "gpu", "hint"),
     [
-        ("qwen-7b+prm-7b", "rtx4090", f"flashedge up {GPTQ} (these fit too: qwen-7b-awq"),
-        ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
+        ("qwen-7b+prm-7b", "rtx4090", "flashedge up --pair qwen-7b-awq+prm-7b-fp8"),
+        ("qwen-7b+skywork-1.5b", "rtx4080", "flashedge up --pair qwen-7b-awq+skywork-1.5b"),
         (MIDDLE, "rtx4080", "qwen3-4b+skywork-1.5b"),
         (SMALL, 6, "flashedge up --pair qwen-1.5b (these fit too: smollm2-135m)"),
         (SMALL, 2, "flashedge up --pair smollm2-135m"),
@@ -260,7 +259,7 @@ def test_the_commands(cli: Cli) -> None:
 
     small, large = list_for("rtx4080"), list_for("rtx5090")
     assert "qwen-7b-awq+skywork-1.5b" in small
-    assert "qwen3-8b+prm-7b-fp8" not in small
+    assert "qwen3-8b+skywork-1.5b" not in small
     assert small.keys() < large.keys()
     for name, room in small.items():
         assert 0 < room["kv_bytes"] < large[name]["kv_bytes"]
