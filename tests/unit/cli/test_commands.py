@@ -26,7 +26,9 @@ from flashedge.cli.ps import (
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.process import bind
+from flashedge.errors import ConfigError
 from flashedge.events import RunFinished, from_json
+from flashedge.models.memory.card_memory import build_idle_card
 from tests.support.boost_rig import SPEC, run_boosted
 from tests.support.cli_rig import CARD, Cli, Patch, Terminal, failing, with_daemon
 from tests.support.fake_daemon import FakeDaemon
@@ -302,6 +304,20 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert json.loads(soon.out)["pid"] == json.loads(cli("down", "--json").out)["stopped"]
 
 
+def test_up_with_auto_downloads_the_pair_that_fits(cli: Cli, monkeypatch: Patch) -> None:
+    cli.ends(2, "this machine has no card", "up", "--pair", "auto")
+    card, pulled = build_idle_card("GeForce RTX 4090", 24_564 << 20), list[str]()
+    monkeypatch.setattr("flashedge.cli.doctor.fit.find_place", lambda *_: card)
+    monkeypatch.setattr(
+        "flashedge.cli.models.pull_from_hub", lambda spec, _: pulled.append(spec.source)
+    )
+    monkeypatch.setattr("flashedge.cli.daemon.renew_profile", failing(ConfigError("stop here")))
+    said = cli.ends(2, "stop here", "up", "--pair", "auto").err
+    assert "qwen3-30b-a3b-gptq+skywork-1.5b fits GeForce RTX 4090: Qwen3-30B-A3B" in said
+    assert "downloading Qwen/Qwen3-30B-A3B-GPTQ-Int4, about 16.8 GB" in said
+    assert pulled == ["Qwen/Qwen3-30B-A3B-GPTQ-Int4", SKYWORK]
+
+
 def test_up_in_the_foreground_becomes_the_daemon_process(cli: Cli, monkeypatch: Patch) -> None:
     class Replaced(BaseException):
         pass
@@ -543,6 +559,11 @@ def test_pull_asks_the_hub_for_the_pinned_revision(
         patch.setattr("huggingface_hub.snapshot_download", download)
         cli.ends(0, "", "models", "pull", QWEN)
         assert asked == {QWEN: QWEN_COMMIT}
+        ref = tmp_path / "home" / "cache" / "hub" / "models--openai--gpt-oss-20b" / "refs" / "main"
+        ref.parent.mkdir(parents=True)
+        ref.write_text("c" * 40)
+        cli("models", "pull", "openai/gpt-oss-20b")
+        assert asked["openai/gpt-oss-20b"] == "c" * 40, "the commit of the first download stays"
         patch.setattr("huggingface_hub.snapshot_download", failing(ConnectionError("no route")))
         cli.ends(4, "--from FOLDER", "models", "pull", SKYWORK)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")

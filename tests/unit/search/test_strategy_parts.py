@@ -106,6 +106,13 @@ def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> No
     assert error.value.param == "options"
 
 
+def test_latest_is_no_search() -> None:
+    assert ModelName.parse("Bundled:latest") == ModelName(pair="Bundled", search=None)
+    name = ModelName.parse("Bundled:latest:beam-4")
+    assert (name.pair, name.search) == ("Bundled", {"strategy": "beam", "n": 4})
+    assert name.write("bundled") == "bundled:beam-4"
+
+
 @pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x"])
 def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
     with pytest.raises(NotFound, match="no model") as error:

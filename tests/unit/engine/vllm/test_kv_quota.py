@@ -323,8 +323,9 @@ class Cache:
         init_none_hash(sha256)
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
         groups = [KVCacheGroupSpec(["layer"], spec)]
+        kv_cache_config = KVCacheConfig(BLOCKS + 1, [], groups)
         self.manager = KVCacheManager(
-            KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
+            kv_cache_config,
             max_model_len=LONGEST,
             scheduler_block_size=BLOCK,
             hash_block_size=BLOCK,
@@ -335,7 +336,12 @@ class Cache:
         scheduler = SimpleNamespace(
             kv_cache_manager=self.manager,
             cache_config=SimpleNamespace(block_size=BLOCK),
-            vllm_config=SimpleNamespace(additional_config={}),
+            kv_cache_config=kv_cache_config,
+            vllm_config=SimpleNamespace(
+                additional_config={},
+                model_config=SimpleNamespace(max_model_len=LONGEST),
+                parallel_config=SimpleNamespace(decode_context_parallel_size=1),
+            ),
             max_model_len=LONGEST,
             running=[],
             waiting=["a"],
