@@ -1,70 +1,54 @@
-"""Print how a pair would start on a card: the memory plan in MiB and vLLM's start arguments.
+"""Print how pairs would start on a card: the memory left for KV, and vLLM's start arguments.
 
-    python -m scripts.card.plan                          # five pairs on cards of 16, 24 and 32 GB
-    python -m scripts.card.plan PAIR ... --gpu rtx4090   # others; --args prints the arguments too
+    python -m scripts.card.plan                           # eight pairs, cards of 12 to 32 GB
+    python -m scripts.card.plan PAIR ... --args rtx4090   # others, and the arguments on a card
 
 It needs neither the card nor the models' files. The figures of the engines are estimates.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flashedge.cli.doctor.fit import find_place
+from flashedge.cli.models import SHOP_CARDS
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.engine_options import build_options
-from flashedge.errors import ConfigError
-from flashedge.models.memory.card_memory import CardMemory, build_idle_card
 from flashedge.models.memory.fit import MemoryPlan, find_need, plan_memory, set_sizes
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
-from scripts.lab.benchmark.devices import find_card
-
-CARDS = ("rtx4080", "rtx4090", "rtx5090")
-"""16, 24 and 32 GB."""
 
 PAIRS = (
-    "math-1.5b+skywork-1.5b",
+    "qwen3.5-4b-fp8+skywork-1.5b",
     "qwen-7b-awq+skywork-1.5b",
-    "math-7b+skywork-1.5b",
-    "qwen3-8b+skywork-1.5b",
+    "gemma-4-12b-qat+skywork-1.5b",
     "qwen3-8b-fp8+prm-7b-fp8",
-)
-COLUMNS = (
-    "card",
-    "pair",
-    "usable",
-    "weights",
-    "context",
-    "step",
-    "graphs",
-    "margin",
-    "KV",
-    "sequences",
+    "qwen3.5-9b-fp8+prm-7b-fp8",
+    "gpt-oss-20b+skywork-1.5b",
+    "qwen3-30b-a3b-gptq+skywork-1.5b",
+    "qwen3.5-35b-a3b-gptq+skywork-1.5b",
 )
 
 
-def list_row(pair: str, card: CardMemory, plan: MemoryPlan) -> tuple[str, ...]:
-    """The plan in MiB; generator + verifier where both have a share."""
-    engines = plan.need.engines
-    margin = [e.overhead - e.context - e.step - e.graphs for e in engines]
-
-    def both(sizes: Iterator[int] | list[int]) -> str:
-        return " + ".join(str(size >> 20) for size in sizes)
-
-    return (
-        f"{card.name}",
-        pair,
-        str(card.free_bytes >> 20),
-        both([e.weights for e in engines]),
-        both([e.context for e in engines]),
-        both([e.step for e in engines]),
-        both([e.graphs for e in engines]),
-        both(margin),
-        both(list(plan.kv_bytes)),
-        str(plan.need.sequences),
-    )
+def list_rows(pairs: Sequence[str], config: Config) -> list[str]:
+    """A row for each pair: its weights, what both engines take beside, and for each of the usual
+    cards the KV that is left and how many paths of full length it holds."""
+    names = ["pair", "weights", "engines", *(card.name for card in SHOP_CARDS)]
+    rows = [names, ["---"] * len(names)]
+    for name in pairs:
+        pair, cells = find_pair(name, config), list[str]()
+        for card in SHOP_CARDS:
+            need = find_need(pair, config, card)
+            paths = need.count_paths(card, pair.max_path_tokens)
+            room = f"{need.sum_rooms(card) / (1 << 30):.1f} GiB, {paths} x {pair.max_path_tokens:,}"
+            cells.append(room if need.fits(card) else "-")
+        overhead = sum(engine.overhead for engine in need.engines)
+        sizes = [f"{size / (1 << 30):.1f} GiB" for size in (sum(need.weights), overhead)]
+        rows.append([f"`{name}`", *sizes, *cells])
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def list_start_args(pair: str, plan: MemoryPlan, config: Config) -> dict[str, dict[str, Any]]:
@@ -75,8 +59,11 @@ def list_start_args(pair: str, plan: MemoryPlan, config: Config) -> dict[str, di
         ("verifier", found.verifier),
     )
     return {
-        name: build_options(
-            name, spec, Path(spec.source), kv_bytes, sum(plan.kv_bytes), own, on_card=True
+        name: replace(
+            build_options(
+                name, spec, Path(spec.source), kv_bytes, sum(plan.kv_bytes), own, on_card=True
+            ),
+            bounded=spec.architecture.bounded if spec.architecture else None,
         ).list_args()
         for (name, spec), kv_bytes in zip(roles, plan.kv_bytes, strict=True)
     }
@@ -85,26 +72,14 @@ def list_start_args(pair: str, plan: MemoryPlan, config: Config) -> dict[str, di
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pairs", nargs="*", default=PAIRS, metavar="PAIR")
-    parser.add_argument("--gpu", action="append", help="a card (rtx4090); may be repeated")
-    parser.add_argument("--args", action="store_true", help="print vLLM's start arguments too")
+    parser.add_argument("--args", metavar="CARD", help="print vLLM's start arguments on a card")
     options = parser.parse_args()
     config = load_config()
-    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
-    starts = {}
-    for gpu in options.gpu or CARDS:
-        _, known = find_card(gpu)
-        card = build_idle_card(known.sheet, known.memory_bytes)
-        for pair in options.pairs:
-            try:
-                plan = plan_memory(find_pair(pair, config), config, card)
-            except ConfigError:
-                need = find_need(find_pair(pair, config), config, card)
-                missing = (need.least_bytes - card.free_bytes >> 20) + 1
-                print(f"| {card.name} | {pair} | does not fit: {missing} are missing |")
-                continue
-            print(f"| {' | '.join(list_row(pair, card, plan))} |")
-            starts[f"{pair} on {card.name}"] = list_start_args(pair, plan, config)
+    print("\n".join(list_rows(options.pairs, config)))
     if options.args:
+        card = find_place(options.args, config)
+        plans = {p: plan_memory(find_pair(p, config), config, card) for p in options.pairs}
+        starts = {name: list_start_args(name, plan, config) for name, plan in plans.items()}
         print(json.dumps(starts, indent=1))
 
 
