@@ -6,6 +6,7 @@ import asyncio
 import gc
 import importlib
 import importlib.metadata
+import importlib.util
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import fingerprint_model, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
+from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import describe_device
@@ -104,12 +106,14 @@ class VllmPair:
         self._is_planned = None in find_explicit(pair, config) if is_planned is None else is_planned
         self._config = config = resolve_memory(pair, config)
         self._layout = find_layout(config)
+        shapes = find_pair_shapes(pair, config)
         if not runs_on_cpu():
-            shapes = find_pair_shapes(pair, config)
             for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
                 check_spread(shape, cards.count, name)
-        elif config.devices != (None, None):
-            log.warning("devices has no effect on a CPU")
+        else:
+            check_cpu(shapes[0], pair.generator.dtype)
+            if config.devices != (None, None):
+                log.warning("devices has no effect on a CPU")
         check_second_runner(config)
         given = config.kv_bytes
         self._kv_bytes = kv_bytes or (given.generator or 0, given.verifier or 0)
@@ -379,6 +383,22 @@ def check_second_runner(config: Config) -> None:
             " backend for a CPU here",
             hint="switch the feature second_runner off",
             param="features",
+        )
+
+
+def check_cpu(shape: ModelShape, dtype: str) -> None:
+    """Raise ConfigError if vLLM's build for CPUs can't run the generator."""
+    if shape.is_multimodal and importlib.util.find_spec("torchvision") is None:
+        raise ConfigError(
+            f"vLLM can't load {shape.name} without torchvision, which set-up leaves out on a CPU",
+            hint="pip install torchvision==0.28.0+cpu --index-url"
+            " https://download.pytorch.org/whl/cpu",
+        )
+    has_states = shape.bounded is not None and shape.bounded.window is None
+    if has_states and dtype != "bfloat16":
+        raise ConfigError(
+            f"on a CPU vLLM computes the states of {shape.name} in bfloat16 alone",
+            hint='set dtype = "bfloat16" in models.toml',
         )
 
 

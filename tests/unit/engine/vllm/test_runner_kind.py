@@ -1,5 +1,6 @@
 """vLLM's two model runners: which one an engine has, and that both draw the same tokens."""
 
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
 from flashedge.engine.vllm.inside.runner_kind import check_runner, find_kind
 from flashedge.engine.vllm.translate import check_passes, explain_no_passes
 from flashedge.errors import ConfigError, EngineError, RequestError
-from flashedge.models.shape import BoundedLayers
+from flashedge.models.shape import BoundedLayers, ModelShape
 from flashedge.runtime.request.plan import check_shapes
 
 VOCAB = 300
@@ -141,6 +142,18 @@ def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPat
     pair.check_second_runner(load_config(environ={}))
     found.append(EntryPoint("cpu", "somewhere", "triton.backends"))
     pair.check_second_runner(asked)
+
+
+def test_what_a_cpu_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape: dict[str, Any] = {"layers": 2, "heads": 1, "kv_heads": 1, "head_dim": 32, "params": 9}
+    states = ModelShape(name="m", **shape, bounded=BoundedLayers(layers=1, bytes=64))
+    pair.check_cpu(states, "bfloat16")
+    with pytest.raises(ConfigError, match="in bfloat16 alone"):
+        pair.check_cpu(states, "float32")
+    pair.check_cpu(replace(states, bounded=None), "float32")
+    monkeypatch.setattr(pair.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match="can't load m without torchvision"):
+        pair.check_cpu(replace(states, is_multimodal=True), "bfloat16")
 
 
 @pytest.mark.parametrize(
