@@ -87,16 +87,16 @@ class ModelShape(Architecture):
             return self.bounded.layers * self.bounded.bytes
         return self.bounded.layers * self.state_tokens * self._growing_bytes // self._growing_layers
 
-    def count_path_bytes(self, tokens: int, step_tokens: int) -> int:
+    def count_path_bytes(self, tokens: int, in_flight_tokens: int = 0) -> int:
         """Count the bytes of KV and states of a path of `tokens` tokens.
 
-        vLLM keeps the tokens of a step beyond a sliding window until the step ends, and two states
-        of a path: the one that goes on, and one from which other paths can begin.
+        vLLM keeps two states of a path: the one that goes on, and one from which other paths can
+        begin. Beyond a sliding window it keeps the path's tokens that are in flight.
         """
         if self.bounded is None or self.bounded.window is None:
             kept = 2
         else:
-            kept = min(tokens, self.bounded.window + step_tokens + _UNIT_TOKENS)
+            kept = min(tokens, self.bounded.window + in_flight_tokens + _UNIT_TOKENS)
         whole = -(-tokens // self.state_tokens) * self.state_tokens
         return whole * self._growing_bytes + kept * self._count_bounded_bytes()
 

@@ -19,6 +19,8 @@ from flashedge.models.shape import ModelShape
 MAX_STEP_TOKENS = 4096
 """Most tokens of one step of an engine: vLLM's `max_num_batched_tokens`. Chosen by hand: a step's
 memory grows with it, and with a tenth a long prompt takes many steps."""
+IN_FLIGHT_TOKENS = 2 * MAX_STEP_TOKENS
+"""Most tokens in flight: an asynchronous engine computes one step and has scheduled the next."""
 CPU_SEQUENCES = 256
 """Most sequences of a step on a CPU, whose RAM has room for this many rows of logits."""
 CARD_SEQUENCES = (128, 64, 32, 16)
@@ -80,9 +82,9 @@ def count_kv_bytes(shape: ModelShape, cards: int) -> int:
     return divide_kv(shape, cards, shape.kv_bytes_per_token)
 
 
-def count_path_bytes(shape: ModelShape, cards: int, tokens: int) -> int:
+def count_path_bytes(shape: ModelShape, cards: int, tokens: int, in_flight_tokens: int = 0) -> int:
     """Count the KV and states of a path of `tokens` tokens on each card."""
-    return divide_kv(shape, cards, shape.count_path_bytes(tokens, MAX_STEP_TOKENS))
+    return divide_kv(shape, cards, shape.count_path_bytes(tokens, in_flight_tokens))
 
 
 def divide_kv(shape: ModelShape, cards: int, size: int) -> int:

@@ -13,6 +13,7 @@ from flashedge.models.memory.card_memory import CardMemory, Place, count_cards
 from flashedge.models.memory.engine_memory import (
     CARD_SEQUENCES,
     CPU_SEQUENCES,
+    IN_FLIGHT_TOKENS,
     NOTHING,
     EngineMemory,
     check_spread,
@@ -68,14 +69,16 @@ class PairNeed:
     def least_kv_bytes(self) -> tuple[int, int]:
         """KV with which each engine just starts: one path of full length and what is beyond it."""
         least = [
-            self.count_path_bytes(i, limit + max(SPARE_TOKENS, self.shapes[i].state_tokens))
+            self.count_path_bytes(
+                i, limit + max(SPARE_TOKENS, self.shapes[i].state_tokens), IN_FLIGHT_TOKENS
+            )
             for i, limit in enumerate(self.limits)
         ]
         return least[0], least[1]
 
-    def count_path_bytes(self, engine: int, tokens: int) -> int:
+    def count_path_bytes(self, engine: int, tokens: int, in_flight_tokens: int = 0) -> int:
         """Count the KV and states of a path on each card of an engine: 0 for the generator."""
-        return count_path_bytes(self.shapes[engine], self.cards[engine], tokens)
+        return count_path_bytes(self.shapes[engine], self.cards[engine], tokens, in_flight_tokens)
 
     @property
     def least_bytes(self) -> int:
@@ -126,7 +129,7 @@ def find_need(
             for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
         )
         if pair.verifier.judges == "nothing":
-            verifier, kv[1] = NOTHING, 0
+            verifier, shapes = NOTHING, (shapes[0], replace(shapes[1], layers=0))
         need = PairNeed(
             engines=find_measured(sequences) or (generator, verifier),
             sequences=sequences,
