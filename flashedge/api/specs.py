@@ -19,7 +19,7 @@ from flashedge.runtime.request.strategies import (
     find_user_programs,
     find_usual_strategy,
     find_watched_options,
-    stops_by_counts,
+    stops_by_votes,
 )
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.request.values import check_field
@@ -133,7 +133,7 @@ def build_run_spec(
         filled["early_exit"] = ExitOptions.from_json(exits)
     elif isinstance(exits, bool):
         filled["early_exit"] = ExitOptions() if exits else None
-    elif stops_by_counts(strategy, filled.get("selection"), filled.get("answers")):
+    elif stops_by_votes(strategy, filled.get("selection"), filled.get("answers")):
         filled["early_exit"] = ExitOptions()
     if filled.get("early_exit") and (watched := find_watched_options(strategy, filled.get("n"))):
         filled["options"] = {**watched, **filled.get("options", {})}

@@ -11,7 +11,7 @@ from functools import lru_cache
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
 TV = "tv"  # 1 if `has_settled`, else 0
 LEAD = "lead"  # see `measure_lead`
-CONSENSUS = "consensus"  # the winner's share of all weights in a vote
+CONSENSUS = "consensus"  # the winner's share of all weights in a vote of two paths or more
 PROGRAM = "program"  # the certainty that a user's own program reports
 MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, CONSENSUS, PROGRAM)
 

@@ -5,6 +5,10 @@ is high where the distribution has one peak: then the others are very improbable
 are equally likely, it is the logarithm of their number. A group is a window of consecutive tokens,
 one for each token at which a window ends. Ref: arXiv 2508.15260 §2, §3.1. As in its published code,
 a path that is shorter than the window is one group.
+
+A grammar gives the tokens that it forbids the log-probability -inf. They are left out. Where it
+allows one token alone, the model has no choice: the confidence is 0, which no other token has, and
+the token is in no group.
 """
 
 import math
@@ -21,12 +25,14 @@ lowest tenth of its groups, that of its last window, or the mean of all tokens."
 
 def measure_confidence(likeliest: Sequence[float]) -> float:
     """Confidence of one token, >= 0. likeliest: log-probabilities of the k likeliest tokens."""
-    return -math.fsum(likeliest) / len(likeliest)
+    allowed = [value for value in likeliest if value > -math.inf]
+    return -math.fsum(allowed) / len(allowed) if len(allowed) > 1 else 0.0
 
 
 def measure_path(confidences: Sequence[float], window: int, by: str) -> float:
     """Confidence of a path, 0 for one without tokens. confidences: (num_tokens,). by: one of
     MEANS."""
+    confidences = [value for value in confidences if value]
     size = len(confidences) if by == MEAN else min(window, len(confidences))
     if not size:
         return 0.0
@@ -42,8 +48,9 @@ def measure_path(confidences: Sequence[float], window: int, by: str) -> float:
 
 def falls_below(sums: Sequence[float], rule: ConfidenceRule) -> bool:
     """Whether a path ends with its last token: its last window is whole and below the rule's
-    threshold. sums: (num_tokens + 1,) sums of the confidences of the first tokens, from 0 on. A
-    path that ends so is below the threshold by LOWEST, since both compute the same numbers."""
+    threshold. sums: (num_tokens + 1,) sums of the confidences of the first tokens, from 0 on,
+    without tokens of confidence 0. A path that ends so is below the threshold by LOWEST, since both
+    compute the same numbers."""
     end = len(sums) - 1
     return end >= rule.window and _average(sums, end, rule.window) < rule.least
 

@@ -47,7 +47,7 @@ _STATUSES = {
     "duplicate": ("≡", "the same text as a sibling"),
     "complete": ("✓", "the path ends here"),
     "cancelled": ("–", "the search had no more use for it"),
-    CUT: ("≈", "stopped by a token limit or the run's end before it had an answer"),
+    CUT: ("≈", "stopped by a token limit, low confidence or the run's end before it had an answer"),
 }
 MARKS: Mapping[str, str] = {status: mark for status, (mark, _) in _STATUSES.items()}
 MEANINGS: Mapping[str, str] = {status: meaning for status, (_, meaning) in _STATUSES.items()}
@@ -79,7 +79,7 @@ class NodeView:
     @property
     def kind(self) -> str:
         """The status to show. A path that has ended counts as complete although its level is not
-        decided yet, and as `CUT` if a token limit ended it before an answer."""
+        decided yet, and as `CUT` if it ended before an answer."""
         if self.is_cut:
             return CUT
         return "complete" if self.ends_path else self.status
@@ -90,8 +90,9 @@ class NodeView:
 
     @property
     def is_cut(self) -> bool:
-        """Whether a token limit ended the path before it had an answer."""
-        return self.ends_path and self.finish in ("length", "step_limit") and self.answer is None
+        """Whether a token limit or low confidence ended the path before it had an answer."""
+        is_short = self.finish in ("length", "step_limit", "unsure")
+        return self.ends_path and is_short and self.answer is None
 
     @property
     def ends_path(self) -> bool:

@@ -80,7 +80,8 @@ def make_search(
     counts = find_lead(policy) is not None
     if counts and name not in _COUNTED:
         raise RequestError(
-            f"strategy {name!r} can't stop by the lead of a vote: it does not draw whole answers",
+            f"strategy {name!r} can't stop by the lead of a vote: its vote is not by counts of"
+            " whole answers",
             hint=f"use {' or '.join(_COUNTED)}, or another policy",
             param="early_exit",
         )

@@ -24,8 +24,9 @@ from flashedge.search.step_rules import TOP
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import FinishReason, Sampling
 from scripts.bench.certainty.score import Scorer
-from tests.engine.test_driver_on_vllm import BEST, HARD
+from tests.engine.test_driver_on_vllm import BEST, EASY, HARD
 from tests.engine.test_entropy_rule import TOLERANCE, load_model
+from tests.engine.test_guided_steps import guide
 from tests.support.engine_rig import ask, assert_idle
 from tests.support.runtime_rig import Story, drive, driver_of
 
@@ -122,6 +123,24 @@ async def test_a_search_stops_where_its_answers_agree(engines: Engines) -> None:
     assert [event.progress for event in told] == list(range(WARM_UP, WARM_UP + len(told)))
     assert all(event.certainty == event.measures["consensus"] for event in told)
     assert (story.outcome.cut_by == "certainty") == (told[-1].certainty >= 0.95)
+
+
+async def test_a_search_stops_after_a_warm_up_that_agrees(engines: Engines) -> None:
+    """At a low temperature the paths of an easy problem say the same."""
+    sure = replace(AGREEING, problem=EASY[0], sampling=Sampling(temperature=0.1))
+    outcome = (await drive(engines, sure)).outcome
+    assert (len(outcome.tree.children(ROOT)), outcome.cut_by) == (WARM_UP, "certainty")
+    assert outcome.history[-1].measures["consensus"] == 1.0
+
+
+async def test_confidences_under_a_grammar_are_finite(generator: VllmGenerator) -> None:
+    """Where it allows one token alone, they are 0, and these tokens end no path."""
+    asked = ask(generator, HARD[0], seed=3, max_tokens=24, temperature=1.0, confidences=True)
+    async with aclosing(generator.extend(guide(asked))) as stream:
+        found = [value async for chunk in stream for value in chunk.confidences]
+    assert found
+    assert all(0 <= value < 40 for value in found)
+    assert 0.0 in found
 
 
 async def test_an_ended_search_goes_on_from_what_it_had(engines: Engines) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.spelling import normalize
+from flashedge.engine.base import Chunk
+from flashedge.runtime.drive.segments import ConfidenceStop
 from flashedge.search import base
 from flashedge.search.base import Cancel, Command, Finish, Result
 from flashedge.search.tree import Tree, mix64
@@ -32,6 +34,25 @@ LIMITS = Limits(max_path_tokens=40)
 def make_segment(*steps: str, tokens: TokenIds, finish: FinishReason) -> Segment:
     logprobs, text = (-0.5,) * len(tokens), "".join(steps)
     return Segment(token_ids=tokens, logprobs=logprobs, text=text, steps=steps, finish=finish)
+
+
+def end_unsure(segment: Segment, rule: ConfidenceRule, confidences: tuple[float, ...]) -> Segment:
+    """Say how sure the model was of each token, up to that at which the rule ends the path."""
+    drawn = Chunk(
+        token_ids=segment.token_ids,
+        logprobs=segment.logprobs,
+        confidences=confidences,
+        finish=segment.finish,
+    )
+    cut = ConfidenceStop(rule).cut(drawn)
+    assert cut.finish is not None, "it has one or gets another"
+    return replace(
+        segment,
+        token_ids=cut.token_ids,
+        logprobs=cut.logprobs,
+        confidences=cut.confidences,
+        finish=cut.finish,
+    )
 
 
 @dataclass(frozen=True)
@@ -58,17 +79,9 @@ class World:
         tokens = tuple(random.randrange(100) for _ in range(length))
         segment = make_segment(*steps, tokens=tokens, finish=finish)
         rule = bound.confidence_rule
-        return segment if rule is None else self.end_unsure(segment, rule, random)
-
-    def end_unsure(self, segment: Segment, rule: ConfidenceRule, random: Random) -> Segment:
-        """Say how sure the model was of each token, up to that at which the rule ends the path."""
-        confidences = tuple(round(random.random(), 1) for _ in segment.token_ids)
-        for end in range(rule.window, len(confidences) + 1):
-            if sum(confidences[end - rule.window : end]) / rule.window < rule.least - 1e-9:
-                tokens, finish = segment.token_ids[:end], FinishReason.UNSURE
-                cut = make_segment(*segment.steps, tokens=tokens, finish=finish)
-                return replace(cut, confidences=confidences[:end])
-        return replace(segment, confidences=confidences)
+        if rule is None:
+            return segment
+        return end_unsure(segment, rule, tuple(round(random.random(), 1) for _ in tokens))
 
     def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
         at = tree[node]

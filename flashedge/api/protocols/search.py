@@ -233,11 +233,11 @@ def apply_effort(search: dict[str, Any], body: Mapping[str, Any], pair: Pair) ->
 
 
 def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
-    """The nodes in which a result's paths end: the answer's, then the others, best first. A result
-    without completed paths has the chosen node alone."""
+    """The nodes in which a result's paths end: the answer's, then the others, best first by score,
+    or by confidence without scores. A result without completed paths has the chosen node alone."""
     choice = result["choice"]
     others = [path for path in result["completions"] if path["node"] != choice]
-    others.sort(key=lambda path: (-(path.get("score") or 0.0), path["node"]))
+    others.sort(key=lambda p: (-(p.get("score") or p.get("confidence") or 0.0), p["node"]))
     return [choice, *(path["node"] for path in others)]
 
 

@@ -56,7 +56,7 @@ def _draw_status(view: RunView, elapsed_s: float | None = None) -> Text:
         return Text(f"waiting in the queue{known and ', '}{known}", style="yellow")
     cut = view.paths_cut
     parts: list[str | None] = [show_in_line(view.note or ""), f"{view.paths_done - cut} complete"]
-    parts.append(f"{cut} cut by a token limit" if cut else None)
+    parts.append(f"{cut} cut before an answer" if cut else None)
     parts.append(run_figures.describe_flights(view) or None)
     if view.state == "running":
         parts = [run_figures.describe_progress(view)]

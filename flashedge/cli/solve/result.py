@@ -67,6 +67,9 @@ def print_figures(result: Mapping[str, Any]) -> None:
     if cut := words.count_cut(result):
         of = words.format_count(len(result["completions"]), "path")
         output.note(f"{cut} of {of} reached a token limit before an answer")
+    reasons = [path["finish_reason"] for path in result.get("completions") or []]
+    if unsure := reasons.count("unsure"):
+        output.note(f"{unsure} of {len(reasons)} paths ended where the model was unsure")
     if fingerprint := result.get("fingerprint"):
         output.note(describe_fingerprint(fingerprint))
     if result.get("cut_by"):

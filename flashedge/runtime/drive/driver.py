@@ -138,7 +138,8 @@ class Driver:
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
-        """Tokens that were received for nodes before they were cancelled, or after they ended."""
+        """Tokens that were received for nodes before they were cancelled, or after the confidence
+        rule had ended them."""
 
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises the errors of engine requests that

@@ -158,6 +158,8 @@ class ConfidenceStop:
     def cut(self, chunk: Chunk) -> Chunk:
         """Returns the chunk, or its first tokens with the finish UNSURE."""
         for count, confidence in enumerate(chunk.confidences, 1):
+            if not confidence:
+                continue
             self._sums.append(self._sums[-1] + confidence)
             if falls_below(self._sums, self._rule):
                 return replace(

@@ -1,5 +1,5 @@
-"""Compares a run with the run that repeats it: tokens, log-probabilities, scores and choices, to
-the bit."""
+"""Compares a run with the run that repeats it: tokens, log-probabilities, confidences, scores and
+choices, to the bit."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class RecordedNode:
     status: str
     token_ids: TokenIds = ()
     logprobs: tuple[float, ...] = ()
+    confidences: tuple[float, ...] = ()
     scores: tuple[float, ...] = ()
 
 
@@ -50,6 +51,7 @@ class RecordedRun:
                 status=found["status"],
                 token_ids=tuple(found["token_ids"]),
                 logprobs=step.logprobs if step else (),
+                confidences=step.confidences if step else (),
                 scores=() if gone else scores.get(node, ()),
             )
         return cls(
@@ -86,10 +88,19 @@ def compare_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> s
     return None
 
 
+_NUMBERED = {
+    "token_ids": "token",
+    "logprobs": "log-probability",
+    "confidences": "confidence",
+    "scores": "score",
+}
+"""What each token or step of a node has, by its field, in the singular."""
+
+
 def _compare_nodes(was: RecordedNode, now: RecordedNode) -> Iterator[str]:
     if was.parent != now.parent:
         yield f"parent is {now.parent!r}, and {was.parent!r} is stored"
-    for name, one in (("token_ids", "token"), ("logprobs", "log-probability"), ("scores", "score")):
+    for name, one in _NUMBERED.items():
         before, after = getattr(was, name), getattr(now, name)
         for at, (old, new) in enumerate(zip(before, after, strict=False)):
             if old != new:

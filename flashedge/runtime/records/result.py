@@ -118,6 +118,7 @@ def _build_completion(
         "token_ids": list(tree.path_token_ids(node.id)),
         "step_scores": list(scores),
         "score": aggregate(scores, request.aggregate) if scores else None,
+        "confidence": node.confidence,
         "answer": node.answer,
         "finish_reason": str(node.segment.finish),
     }

@@ -26,7 +26,6 @@ REBASE_TREE = 16
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "self_consistency": {"selection": "majority"},
-    "deepconf": {"early_exit": ExitOptions()},
     "mcts": {"selection": "best", "aggregate": "prod"},
     "probed_cot": {"n": 1, "early_exit": ExitOptions()},
 }
@@ -52,10 +51,12 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
     return _DEFAULTS.get(strategy, {})
 
 
-def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether a request that does not set `early_exit` may end early. A majority vote may, except
-    over whole texts, which hardly ever agree. answers: None for the default."""
-    return strategy in VOTES and selection == "majority" and answers != "whole"
+def stops_by_votes(strategy: str, selection: str | None, answers: str | None) -> bool:
+    """Whether a request that does not set `early_exit` may end early. A majority vote and
+    `deepconf` may, except over whole texts, which hardly ever agree. answers: None for the
+    default."""
+    is_vote = strategy == "deepconf" or (strategy in VOTES and selection == "majority")
+    return is_vote and answers != "whole"
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:

@@ -157,7 +157,8 @@ class CountedSelfConsistency(Search[CountedState]):
     # ------------------------------------------------------------ the vote
 
     def weigh(self, tree: Tree, paths: Sequence[NodeId]) -> Sequence[float] | None:
-        """What each path counts in the lead: see `measure_lead`."""
+        """What each path counts in the lead: see `measure_lead`. 1, until weights by the verifier
+        have been measured on real answers, which `scripts/bench/certainty/votes.py` does."""
         return None
 
     def count_progress(self, state: CountedState) -> int:

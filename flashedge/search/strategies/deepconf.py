@@ -1,10 +1,11 @@
-"""DeepConf: a vote among the paths of whose words the model was sure. Others are ended early.
+"""DeepConf: a vote among the paths of whose tokens the model was sure. Others are ended early.
 
 warm-up (whole paths) --> threshold --> further paths, each ended where it falls below --> vote
 
-The first paths say how sure the model is of this problem. A path whose confidence is below that of
-the surest of them has no vote, and a further path is ended as soon as one window of its tokens is
-below. Paths are drawn until their answers agree, which is the policy's matter (CONSENSUS).
+The first paths say how sure the model is of this problem. The threshold is the confidence that the
+share `keep` of them reaches. A path below it has no vote, and a further path is ended as soon as
+one window of its tokens is below. Paths are drawn until their answers agree, which the policy
+decides (CONSENSUS).
 """
 
 import math
@@ -29,7 +30,9 @@ class DeepConf(BestOfN):
     With `stops` this is the paper's online algorithm (§3.3, Algorithm 2), without it the offline
     one (§3.2), whose threshold is that of all paths. Ref: arXiv 2508.15260. Departures: the warm-up
     is at most half of the paths, since `n` is small here; where no confident path has an answer,
-    all have a vote; a window ends a path only once it is whole, as in the published code.
+    all have a vote; answers agree only where two paths vote; a window ends a path only once it is
+    whole, as in the published code. The engine learns of that end with the next message of joined
+    tokens, so it draws up to 50 ms of further tokens, which nobody receives or counts.
     """
 
     name: ClassVar[str] = "deepconf"
@@ -49,15 +52,16 @@ class DeepConf(BestOfN):
     # ------------------------------------------------------------ what is drawn
 
     def count_warm_up(self) -> int:
-        """Paths of the first level, from which on others may end early."""
-        return min(self.warm_up, max(1, self.n // 2)) if self._stops else self.n
+        """Paths that are never ended, before the policy is asked for the first time."""
+        return min(self.warm_up, max(1, self.n // 2))
 
     @property
     def _stops(self) -> bool:
         return self.stops and self.by == LOWEST
 
     def choose_initial_width(self, state: LevelState) -> int:
-        return self.count_warm_up() if self._stops else min(self.n, state.ask_at)
+        warm_up = self.count_warm_up()
+        return warm_up if self._stops else max(warm_up, min(self.n, state.ask_at))
 
     def choose_granularity(self, state: LevelState, node: NodeId) -> Granularity:
         bound = LevelSearch.choose_granularity(self, state, node)
@@ -71,7 +75,7 @@ class DeepConf(BestOfN):
     def remember_checkpoint(self, state: LevelState) -> LevelState:
         """A policy can't be asked within the warm-up."""
         state = BestOfN.remember_checkpoint(self, state)
-        first = self.count_warm_up() if self._stops else 0
+        first = self.count_warm_up()
         late = (moment for moment in state.pending_checkpoints if moment.progress >= first)
         return replace(state, pending_checkpoints=tuple(late))
 
@@ -86,17 +90,20 @@ class DeepConf(BestOfN):
     # ------------------------------------------------------------ the vote
 
     def elect(self, tree: Tree, nodes: Sequence[NodeId]) -> Finish:
-        least = self._find_threshold(tree, nodes[: self.count_warm_up()])
+        least = self._find_threshold(tree, nodes[: self.count_warm_up()] if self._stops else nodes)
         sure = [node for node in nodes if _read_confidence(tree, node) >= least]
         voters = sure if any(tree[node].answer is not None for node in sure) else nodes
         scores = {node: _read_confidence(tree, node) for node in voters}
         return choose_by_scores(tree, scores, by=self.selection)
 
     def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
-        values = BestOfN.measure(self, tree, paths)
-        votes = self.elect(tree, paths).votes
-        total = math.fsum(vote.weight for vote in votes)
-        return {**values, CONSENSUS: votes[0].weight / total} if total else values
+        values = LevelSearch.measure(self, tree, paths)
+        finish = self.elect(tree, paths)
+        weights = {vote.answer: vote.weight for vote in finish.votes}
+        total = math.fsum(weights.values())
+        if finish.answer is None or not total or sum(vote.count for vote in finish.votes) < 2:
+            return values
+        return {**values, CONSENSUS: weights[finish.answer] / total}
 
     def _find_threshold(self, tree: Tree, nodes: Sequence[NodeId]) -> float:
         return find_threshold([_read_confidence(tree, node) for node in nodes], self.keep)

@@ -10,6 +10,7 @@ from flashedge.certainty.token_confidence import (
     BOTTOM,
     LOWEST,
     MEAN,
+    MEANS,
     TAIL,
     find_threshold,
     measure_confidence,
@@ -31,6 +32,18 @@ def test_a_token_is_sure_where_its_likeliest_are_improbable() -> None:
     )
 
 
+def test_what_a_grammar_forbids_is_left_out() -> None:
+    forbidden = [-math.inf] * 18
+    two = measure_confidence([math.log(0.9), math.log(0.1), *forbidden])
+    assert two == pytest.approx(-(math.log(0.9) + math.log(0.1)) / 2)
+    for alone in ([0.0, *forbidden], forbidden):
+        assert measure_confidence(alone) == 0.0, "no choice"
+    choices = (4.0, 0.0, 2.0, 0.0, 0.0, 6.0)
+    for by in MEANS:
+        assert measure_path(choices, 2, by) == measure_path((4.0, 2.0, 6.0), 2, by)
+    assert measure_path((0.0, 0.0), 2, LOWEST) == 0.0
+
+
 @pytest.mark.parametrize(
     ("by", "window", "expected"),
     [
@@ -48,7 +61,7 @@ def test_a_path_is_as_sure_as_its_groups(by: str, window: int, expected: float) 
 
 
 def test_the_lowest_tenth_of_many_groups_is_averaged() -> None:
-    assert measure_path(tuple(map(float, range(30))), 1, BOTTOM) == pytest.approx(1.0)  # 0, 1, 2
+    assert measure_path(tuple(map(float, range(1, 31))), 1, BOTTOM) == 2.0, "1, 2, 3"
 
 
 def test_the_threshold_is_a_percentile() -> None:
@@ -94,4 +107,4 @@ def test_a_stream_is_cut_at_one_token_however_it_is_divided(
         assert measure_path(kept, window, LOWEST) < least
     else:
         assert kept == values
-        assert len(values) < window or measure_path(values, window, LOWEST) >= least
+        assert sum(map(bool, values)) < window or measure_path(values, window, LOWEST) >= least

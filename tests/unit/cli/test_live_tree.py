@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -113,11 +114,12 @@ def test_duplicates_share_the_line_of_the_node_that_goes_on() -> None:
     assert others == [["●", "×3", "A"], ["·", "C"]]
 
 
-def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
-    cut = [build_step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
+@pytest.mark.parametrize("finish", ["step_limit", "unsure"])
+def test_a_path_that_was_cut_is_not_complete(finish: str) -> None:
+    cut = [build_step(3, "The answer", finish=finish) if e is STORY[10] else e for e in STORY]
     view = view_of(cut)
     assert (view.paths_done, view.paths_cut) == (1, 1)
-    assert "0 complete · 1 cut by a token limit" in text_of(view)
+    assert "0 complete · 1 cut before an answer" in text_of(view)
     assert "✓" not in text_of(view)
 
 

@@ -190,6 +190,11 @@ LOW_SCORE = "The verifier gives this answer a low score (0.00). It is probably w
             "boxed one",
         ),
         (
+            {"completions": [completion(), {**CUT, "finish_reason": "unsure"}]},
+            ("1 of 2 paths ended where the model was unsure",),
+            "token limit",
+        ),
+        (
             {"unlikely": True, "cut_by": "futility", "trusted": False},
             ("The search gave up", "unlikely to be right", "stopped early: futility"),
             "low score",  # it says the same

@@ -196,10 +196,31 @@ def test_a_deterministic_request_that_differs_is_a_fault() -> None:
 
 
 def test_scoring_that_its_minutes_cut_off_goes_on(plan: Plan) -> None:
-    asked = Namespace(samples=Path("s.jsonl"), skip=0, limit=1000, minutes=5.0)
+    asked = Namespace(samples=Path("s.jsonl"), skip=5, limit=1000, cut=300, minutes=5.0)
     scores, live, votes = certainty.list_parts(plan, asked)
-    assert scores.find_faults({"problems": 2}) == ["2 of 6 problems"]
-    assert scores.find_faults({"problems": 6}) == []
+    assert scores.find_faults({"problems": 2, "complete": False}) != []
+    assert scores.find_faults({"problems": 2, "complete": True}) == [], "the file has no more"
+    assert scores.command[scores.command.index("--cut") + 1] == "300"
     ways = json.loads(live.command[-1])
     assert {way["pair"] for way in ways.values()} == {"bundled"}
-    assert scores.command[4] == votes.command[-1], "what the first part writes"
+    assert scores.command[4] == votes.command[3], "what the first part writes"
+    assert (votes.needs, votes.command[-1]) == ("scores", "6"), "as many as are scored"
+
+
+def test_a_part_waits_for_what_it_needs(plan: Plan) -> None:
+    """It is not run on what is there, so that no verdict of it is kept."""
+    marker = plan.output / "repaired"
+    first = build_part(f"import os; os.path.exists({str(marker)!r}) or exit(3); print('{{}}')")
+    second = replace(build_part("print('{\"value\": 1}')"), name="second", needs=first.name)
+    with pytest.raises(SystemExit):
+        validate.run_parts(plan, (first, second))
+    found = validate.read_result(plan, second)
+    assert found is not None
+    assert (found.status, found.figures) == ("failed", None)
+    assert first.name in found.faults[0]
+    marker.touch()
+    with pytest.raises(SystemExit):
+        validate.run_parts(plan, (first, second))
+    found = validate.read_result(plan, second)
+    assert found is not None
+    assert (found.status, found.figures) == ("passed", {"value": 1})

@@ -246,6 +246,10 @@ def test_choices_are_the_answers_path_and_then_the_best() -> None:
     scores = {3: 0.2, 4: 0.9, 5: None, 6: 0.9}
     completions = [{"node": node, "score": score} for node, score in scores.items()]
     assert rank_paths(build_result(choice=3, completions=completions)) == [3, 4, 6, 5]
+    sure = [
+        {"node": n, "score": None, "confidence": c} for n, c in {3: 7.0, 4: 1.0, 5: 9.0}.items()
+    ]
+    assert rank_paths(build_result(choice=3, completions=sure)) == [3, 5, 4]
     assert rank_paths(build_result(choice=0, completions=[])) == [0]
 
 

@@ -15,7 +15,14 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import LogprobsLists
 
-from flashedge.engine.vllm.inside.keys import ADOPTED, ARGS_KEY, EACH_TOKEN, ENTROPIES, LOGPROBS
+from flashedge.engine.vllm.inside.keys import (
+    ADOPTED,
+    ARGS_KEY,
+    CONFIDENCES,
+    EACH_TOKEN,
+    ENTROPIES,
+    LOGPROBS,
+)
 from flashedge.engine.vllm.inside.outputs import PERIOD_S, JoinedTokens, join_outputs, pack_logprobs
 from flashedge.search.step_rules import TOP
 
@@ -47,6 +54,16 @@ def test_entropies_are_those_of_the_likeliest_tokens() -> None:
         assert extras[ENTROPIES] == pytest.approx([expected])
     none = np.empty((0, TOP + 1), dtype=np.float32)
     assert pack(none) == {LOGPROBS: [], ENTROPIES: []}, "an output without tokens"
+
+
+def test_confidences_under_a_grammar_are_finite() -> None:
+    row = np.full((2, TOP + 1), -np.inf, dtype=np.float32)
+    row[:, :2] = [[-1.5, -0.5], [0, 0]]
+    row[0, 2] = -1.5
+    rows = LogprobsLists(np.zeros_like(row, dtype=np.int64), row, np.ones(2))
+    output = EngineCoreOutput("a", [7, 8], new_logprobs=rows)
+    pack_logprobs(output, CONFIDENCES)
+    assert output.kv_transfer_params == {LOGPROBS: [-1.5, 0.0], CONFIDENCES: [1.0, 0.0]}
 
 
 def make_output(token: int, **extras: object) -> RequestOutput:

@@ -163,6 +163,7 @@ def test_a_run_equals_itself() -> None:
         ({"token_ids": tuple(b"yet")}, "node 2: token 2 is 116, and 115 is stored (token_ids)"),
         ({"logprobs": (-0.5, -0.5, -0.5000000000000001)}, "node 2: log-probability 2 is -0.5"),
         ({"logprobs": (-0.5,)}, "node 2: it has 1 logprobs, and 3 are stored"),
+        ({"confidences": (9.5,) * 3}, "node 2: it has 3 confidences, and 0 are stored"),
         ({"scores": (0.7500000000000001,)}, "node 2: score 0 is 0.7500000000000001"),
         ({"parent": FIRST}, "node 2: parent is 1, and 0 is stored"),
         ({"status": "pruned"}, "node 2: status is 'pruned', and 'complete' is stored"),

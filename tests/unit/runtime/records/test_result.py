@@ -42,6 +42,16 @@ async def test_without_a_verifier_or_an_answer_nothing_is_said_about_trust() -> 
     assert cut["trusted"] is None
 
 
+async def test_each_answer_of_deepconf_says_how_sure_the_model_was() -> None:
+    found = await solve(strategy="deepconf", n=4, options={"warm_up": 2, "keep": 0.5})
+    sure = {path["node"]: path["confidence"] for path in found["completions"]}
+    assert sure[found["choice"]] == max(
+        path["confidence"] for path in found["completions"] if path["answer"] == found["answer"]
+    )
+    assert min(sure.values()) > 0
+    assert {path["confidence"] for path in (await solve(n=4))["completions"]} == {None}
+
+
 async def test_a_search_that_gave_up_marks_its_answer() -> None:
     exits = {"negative_exit": True, "futile": 1.0}
     mcts = {"strategy": "mcts", "n": 8, "aggregate": "prod", "selection": "best"}

@@ -84,6 +84,8 @@ async def test_early_exit_is_a_switch_or_an_object() -> None:
     assert await exits("self_consistency", answers="text") == ExitOptions()
     assert await exits("best_of_n", selection="majority") == ExitOptions()
     assert await exits("self_consistency", answers="whole") is None
+    assert await exits("deepconf") == await exits("deepconf", answers="text") == ExitOptions()
+    assert await exits("deepconf", answers="whole") is None
     assert await exits("best_of_n") is None
     assert await exits("best_of_n", selection="best") is None
     assert await exits("mcts") is None
