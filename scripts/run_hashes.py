@@ -44,6 +44,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "best_of_n": PLAIN,
     "self_consistency": PLAIN,
     "self_consistency, lead": {"strategy": "self_consistency", "n": 8},
+    "deepconf": {"n": 8, "options": {"window": 16, "keep": 0.5}},
     "dvts": PLAIN,
     "dynamic_branching": PLAIN,
     "varying_granularity": PLAIN,

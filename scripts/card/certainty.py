@@ -1,7 +1,8 @@
 """Measures on a card what each kind of certainty saves on recorded answers. See certainty.sh.
 
-Each part is a process (`validate`). Scoring that its minutes cut off counts as failed, and the same
-command goes on with it. The last part needs no card: FOLDER/scored.jsonl can be judged anywhere.
+Each part is a process (`validate`). Scoring that its minutes cut off counts as failed, the last
+part waits for it, and the same command goes on with it. The last part needs no card:
+FOLDER/scored-SKIP.jsonl can be judged anywhere.
 """
 
 import argparse
@@ -28,7 +29,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 
 
 def list_parts(plan: Plan, asked: argparse.Namespace) -> tuple[Part, ...]:
-    small, scored = plan.rehearse, plan.output / "scored.jsonl"
+    small, scored = plan.rehearse, plan.output / f"scored-{asked.skip}.jsonl"
     limit = 6 if small else asked.limit
     ways = {name: {"pair": plan.pair, **way} for name, way in WAYS.items()}
     python = (sys.executable, "-m")
@@ -39,13 +40,13 @@ def list_parts(plan: Plan, asked: argparse.Namespace) -> tuple[Part, ...]:
             command=(
                 *(*python, "scripts.bench.certainty.score", str(asked.samples), str(scored)),
                 *("--pair", plan.pair, "--add", "confidences,scores,probes"),
-                *("--skip", str(asked.skip), "--limit", str(limit)),
+                *("--skip", str(asked.skip), "--limit", str(limit), "--cut", str(asked.cut)),
                 *("--minutes", str(asked.minutes), "--at-once", "1" if small else "16"),
             ),
             find_faults=lambda figures: (
                 []
-                if figures["problems"] == limit
-                else [f"{figures['problems']} of {limit} problems"]
+                if figures["complete"]
+                else [f"only {figures['problems']} problems are scored; call it again to go on"]
             ),
         ),
         Part(
@@ -60,7 +61,8 @@ def list_parts(plan: Plan, asked: argparse.Namespace) -> tuple[Part, ...]:
         Part(
             name="votes",
             question="What does each kind of certainty save at equal accuracy?",
-            command=(*python, "scripts.bench.certainty.votes", str(scored)),
+            command=(*python, "scripts.bench.certainty.votes", str(scored), "--limit", str(limit)),
+            needs="scores",
         ),
     )
 
@@ -70,7 +72,8 @@ def main() -> None:
     parser.add_argument("--samples", type=Path, required=True, help="see scripts.bench.certainty")
     parser.add_argument("--skip", type=int, default=0, help="problems, such as those trained on")
     parser.add_argument("--limit", type=int, default=1000, help="problems")
-    parser.add_argument("--minutes", type=float, default=5.0, help="no scoring begins later")
+    parser.add_argument("--cut", type=int, default=512, help="tokens at which answers were cut")
+    parser.add_argument("--minutes", type=float, default=5.0, help="of scoring, after the start")
     plan = parse_plan(parser, "certainty")
     run_parts(plan, list_parts(plan, parser.parse_args()))
 

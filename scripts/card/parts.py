@@ -23,6 +23,8 @@ class Part:
     """What is wrong with the figures of a command that succeeded. An empty list passes."""
     has_figures: bool = True
     """Whether the last line of the output is JSON."""
+    needs: str | None = None
+    """The part that must have passed before."""
     limit_s: float = 3600.0
     """The part fails if it takes longer."""
 

@@ -52,7 +52,8 @@ def run_parts(plan: Plan, parts: tuple[Part, ...]) -> NoReturn:
         found = read_result(plan, part)
         if found is None or found.status != PASSED:
             print(f"== {part.name}: {part.question}", flush=True)
-            found = run_part(plan, part)
+            failed = [result.name for result in results if result.status != PASSED]
+            found = skip_part(part) if part.needs in failed else run_part(plan, part)
             write_result(plan, part, found)
         print(f"{part.name}: {found.status}, {found.seconds:.0f} s", flush=True)
         results.append(found)
@@ -61,6 +62,11 @@ def run_parts(plan: Plan, parts: tuple[Part, ...]) -> NoReturn:
     failed = [result.name for result in results if result.status != PASSED]
     print(json.dumps({"passed": len(results) - len(failed), "failed": failed}))
     sys.exit(1 if failed else 0)
+
+
+def skip_part(part: Part) -> PartResult:
+    faults = [f"not run, since {part.needs!r} has not passed"]
+    return PartResult(name=part.name, status=FAILED, seconds=0.0, faults=faults, figures=None)
 
 
 def run_part(plan: Plan, part: Part) -> PartResult:

@@ -14,7 +14,7 @@ call, whose fields stay. Each line of OUTPUT is one of SAMPLES with, for each of
   `probe_tokens` tokens, with the pair's own suffix
 
 A line is written when its problem is done. Called again, it goes on after the last whole line. The
-last line of the output is JSON.
+last line of the output is JSON; `complete` says whether no problem is left.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from flashedge.certainty.token_confidence import measure_confidence
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.vllm.generator import build_params
@@ -55,7 +56,7 @@ class Scorer:
 
     async def add(self, row: Row, fields: list[str]) -> Row:
         prompt = self._codec.encode_chat(self._list_messages(row["problem"]))
-        room = self._pair.generator.max_model_len - len(prompt) - 1
+        room = max(0, self._pair.generator.max_model_len - len(prompt) - 1)
         answers = zip(row["texts"], row["lens"], strict=True)
         paths = [self._encode(text, size)[:room] for text, size in answers]
         found: Row = {}
@@ -85,6 +86,8 @@ class Scorer:
         token: first of the token itself, then of the TOP likeliest."""
         from vllm.inputs import tokens_input
 
+        if not path:
+            return []
         ids, generator = (*prompt, *path), self._pair.generator
         request = ExtendRequest(
             token_ids=ids, seed=0, sampling=Sampling(), max_tokens=1, to_boundary=False
@@ -101,7 +104,7 @@ class Scorer:
             rows.logprobs[start + 1 : end] for start, end in islice(ends, len(prompt), None)
         )
         self.tokens += len(ids)
-        return [round(-sum(each) / len(each), 3) for each in likeliest]
+        return [round(measure_confidence(each), 3) for each in likeliest]
 
     async def _score(self, problem: Problem, text: str) -> list[float]:
         """0 for an answer beyond the verifier's context, as in a search."""
@@ -152,23 +155,24 @@ async def score_all(asked: argparse.Namespace) -> None:
     done = count_whole_lines(asked.output)
     rows = islice(read_samples(asked.samples), asked.skip, None)
     left = list(islice(rows, done, asked.limit))
-    began, until = time.monotonic(), asked.minutes * 60
+    began = time.monotonic()
     async with open_pair(asked.pair) as (pair, _):
         scorer = Scorer(pair, find_pair(asked.pair, load_config({})), asked.cut)
-        started = time.monotonic()
+        started, added = time.monotonic(), 0
         with asked.output.open("a") as file:
             for at in range(0, len(left), asked.at_once):
-                if time.monotonic() - began > until:
+                if time.monotonic() - started > asked.minutes * 60:
                     break
                 batch = left[at : at + asked.at_once]
                 scored = await asyncio.gather(*(scorer.add(row, asked.add) for row in batch))
                 file.writelines(json.dumps(row) + "\n" for row in scored)
                 file.flush()
-                done += len(batch)
-                print(f"{time.monotonic() - began:7.1f} s  {done} problems", flush=True)
+                added += len(batch)
+                print(f"{time.monotonic() - started:7.1f} s  {done + added} problems", flush=True)
         seconds = time.monotonic() - started
     report(
-        problems=done,
+        problems=done + added,
+        complete=added == len(left),
         start_s=round(started - began, 1),
         seconds=round(seconds, 1),
         tokens=scorer.tokens,
@@ -188,7 +192,9 @@ def main() -> None:
     parser.add_argument(
         "--at-once", type=int, default=1, help="problems whose answers share a batch"
     )
-    parser.add_argument("--minutes", type=float, default=60.0, help="no batch begins later")
+    parser.add_argument(
+        "--minutes", type=float, default=60.0, help="of the engines, after which no batch begins"
+    )
     asyncio.run(score_all(parser.parse_args()))
 
 

@@ -5,7 +5,8 @@
 
 SAMPLES: lines of JSON, or .gz of them, one for each problem: `answer`, `texts` (whole answers to
 the problem, or their ends, drawn independently) and `lens` (their tokens). The other kinds need
-what `score` adds. Rules are chosen on the first half of the problems: of each kind that with the
+what `score` adds; problems without it are left out of the kind and of the rows that it is compared
+with. Rules are chosen on the first half of the problems: of each kind that with the
 fewest tokens whose one-sided 95 % bound on the loss of accuracy is within a point. Where none keeps
 the bound, as for few problems, that of the best accuracy is taken. Of votes with the same tokens,
 which only weigh their paths otherwise, the best counts. For the lead, it is also chosen
@@ -31,7 +32,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import islice, pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -205,19 +206,24 @@ def tabulate_signals(votes: Sequence[Vote]) -> Iterator[dict[str, Any]]:
     """How often a right answer has a higher number than a wrong one to the same problem (the AUC
     within problems), by the scores and by the confidences. It needs no choice, so all votes
     count."""
-    signals: dict[str, Callable[[Sample], float]] = {"fewer tokens": lambda s: -s.tokens}
-    if has("scores", votes):
-        signals |= {f"score, {how}": partial(_read_score, how) for how in AGGREGATES}
-    if has("confidences", votes):
-        ways = [(by, w) for by, w in product(MEANS, (16, 64, 2048)) if by != MEAN or w == 2048]
-        signals |= {f"confidence, {by} of {w}": partial(_read_confidence, by, w) for by, w in ways}
-    for name, read in signals.items():
+    ways = [(by, w) for by, w in product(MEANS, (16, 64, 2048)) if by != MEAN or w == 2048]
+    signals: list[tuple[str, str, Callable[[Sample], float]]] = [
+        ("counts", "fewer tokens", lambda s: -s.tokens),
+        *(("scores", f"score, {how}", partial(_read_score, how)) for how in AGGREGATES),
+        *(
+            ("confidences", f"confidence, {by} of {w}", partial(_read_confidence, by, w))
+            for by, w in ways
+        ),
+    ]
+    for kind, name, read in signals:
         counted = []
-        for vote in votes:
+        for vote in select(kind, votes):
             right = [read(s) for s in vote.samples if s.answer in vote.right]
             wrong = [read(s) for s in vote.samples if s.answer not in vote.right]
             pairs = np.subtract.outer(right, wrong)
             counted.append(((pairs > 0).sum() + (pairs == 0).sum() / 2, pairs.size))
+        if not counted:
+            continue
         table = np.array(counted)
 
         def measure(at: Any, table: Floats = table) -> float:
@@ -452,11 +458,40 @@ def list_rules(kind: str, votes: Sequence[Vote], whole: Row, curve: Curve) -> Ru
     return lists[kind](votes, whole, curve)
 
 
-def has(kind: str, votes: Sequence[Vote]) -> bool:
-    """Whether `score` has added what the rules of a kind need."""
+def select(kind: str, votes: Sequence[Vote]) -> list[Vote]:
+    """The votes to which `score` has added what the rules of a kind need."""
     if kind == "probes":
-        return all(vote.probe_tokens for vote in votes)
-    return kind == "counts" or all(getattr(s, kind) for vote in votes for s in vote.samples)
+        return [vote for vote in votes if vote.probe_tokens]
+    return [
+        vote for vote in votes if kind == "counts" or all(getattr(s, kind) for s in vote.samples)
+    ]
+
+
+def judge_kind(
+    kind: str, votes: Sequence[Vote], num_orders: int, curve: Curve
+) -> Iterator[dict[str, Any]]:
+    """The rows of a kind, on the second half of the votes; rules are chosen on the first half."""
+    chosen_on, orders = split(votes, num_orders)
+    cap = len(votes[0].samples)
+    even = [judge(f"{n} paths", draw_smaller(cap, n), orders, curve) for n in range(1, cap + 1)]
+    whole = judge("", draw_smaller(cap, cap), [chosen_on], curve)
+    counts = {"kind": kind, "chosen_on": len(chosen_on), "judged_on": len(orders[0])}
+    rows, base = even[: cap // 2 : -1], even
+    if kind == "probes":
+        base = [judge(CHAIN, ProbedCot(probe_tokens=0), orders, curve)]
+        rows.append(base[0])
+    yield from (describe(row, even) | counts for row in rows)
+    known: dict[Any, Row] = {}
+    for name, rule in list_rules(kind, chosen_on, whole, curve).items():
+        if rule not in known:
+            known[rule] = judge("", rule, orders, curve)
+        yield describe(replace(known[rule], name=name), base) | counts
+
+
+def split(votes: Sequence[Vote], num_orders: int) -> tuple[Sequence[Vote], Orders]:
+    """The votes on which rules are chosen, and those on which they are judged."""
+    middle = len(votes) // 2
+    return votes[:middle], shuffle_votes(votes[middle:], num_orders)
 
 
 def main() -> None:
@@ -465,36 +500,28 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=5, help="of each problem's samples")
     parser.add_argument("--steps", default="1:2.7,16:3.0,64:4.0", help="BATCH:MS,…")
     parser.add_argument("--kinds", default=KINDS, type=lambda s: s.split(","))
+    parser.add_argument("--limit", type=int, help="problems")
     asked = parser.parse_args()
-    votes = [make_vote(row, str(i)) for i, row in enumerate(read_samples(asked.samples))]
-    curve, middle, cap = parse_curve(asked.steps), len(votes) // 2, len(votes[0].samples)
-    chosen_on, orders = votes[:middle], shuffle_votes(votes[middle:], asked.orders)
-    even = [judge(f"{n} paths", draw_smaller(cap, n), orders, curve) for n in range(1, cap + 1)]
-    rows = [describe(row, even) for row in even[: cap // 2 : -1]]
-    for row in rows:
-        print(row, flush=True)
-    whole = judge("", draw_smaller(cap, cap), [chosen_on], curve)
-    for kind in (kind for kind in asked.kinds if has(kind, votes)):
-        base = even
-        if kind == "probes":
-            base = [judge(CHAIN, ProbedCot(probe_tokens=0), orders, curve)]
-            rows.append(describe(base[0], even))
-        known: dict[Any, Row] = {}
-        for name, rule in list_rules(kind, chosen_on, whole, curve).items():
-            if rule not in known:
-                known[rule] = judge("", rule, orders, curve)
-            rows.append(describe(replace(known[rule], name=name), base) | {"kind": kind})
-            print(rows[-1], flush=True)
-    leads = list(tabulate_leads(orders)) if "counts" in asked.kinds else []
+    rows = islice(read_samples(asked.samples), asked.limit)
+    votes = [make_vote(row, str(i)) for i, row in enumerate(rows)]
+    curve, found = parse_curve(asked.steps), []
+    left_out = {kind: len(votes) - len(select(kind, votes)) for kind in asked.kinds}
+    print("problems left out, since they lack what the kind needs:", left_out, flush=True)
+    for kind in asked.kinds:
+        some = select(kind, votes)
+        for row in judge_kind(kind, some, asked.orders, curve) if len(some) > 1 else ():
+            found.append(row)
+            print(row, flush=True)
+    leads = list(tabulate_leads(split(votes, asked.orders)[1])) if "counts" in asked.kinds else []
     signals = list(tabulate_signals(votes))
     for line in (*leads, *signals):
         print(line)
     report(
         steps=asked.steps,
         orders=asked.orders,
-        chosen_on=middle,
-        judged_on=len(votes) - middle,
-        rows=rows,
+        problems=len(votes),
+        left_out=left_out,
+        rows=found,
         leads=leads,
         signals=signals,
     )

@@ -18,10 +18,11 @@ from scripts.bench.certainty.votes import (
     describe,
     draw_smaller,
     find_equal,
-    has,
     judge,
-    list_rules,
+    judge_kind,
     parse_curve,
+    select,
+    split,
     tabulate_leads,
     tabulate_signals,
 )
@@ -150,15 +151,36 @@ def test_a_probed_chain_pays_for_its_probes() -> None:
 
 
 def test_every_kind_is_judged_on_other_problems_than_it_is_chosen_on() -> None:
-    votes = [make_vote(SCORED, name) for name in "abc"]
-    whole = judge("", draw_smaller(4, 4), [votes], FLAT)
+    """The scores prefer 7, which is right on the first half alone. So what is chosen there is wrong
+    on the second half."""
+    turned = {**SCORED, "answer": "8"}
+    votes = [make_vote(SCORED if name < "d" else turned, name) for name in "abcdef"]
+    chosen_on, orders = split(votes, 3)
+    assert [vote.name for vote in chosen_on] == ["a", "b", "c"]
+    assert [[vote.name for vote in order] for order in orders] == [["d", "e", "f"]] * 3
     for kind in ("counts", "scores", "confidences", "probes"):
-        assert has(kind, votes)
-        assert not has(kind, [make_vote({**SCORED, kind: [()] * 4, "probe_tokens": 0}, "c")]) or (
-            kind == "counts"
-        )
-        rules = list_rules(kind, votes, whole, FLAT)
-        assert any("chosen" in name or "default" in name for name in rules)
+        rows = list(judge_kind(kind, votes, 3, FLAT))
+        assert {(row["kind"], row["chosen_on"], row["judged_on"]) for row in rows} == {(kind, 3, 3)}
+        assert any("chosen" in row["rule"] or "default" in row["rule"] for row in rows)
+    weighed = next(row for row in judge_kind("scores", votes, 3, FLAT) if "chosen" in row["rule"])
+    assert (weighed["rule"], weighed["accuracy"]) == (
+        "chosen, most accurate: weighted vote, last",
+        0,
+    )
+
+
+def test_problems_without_what_a_kind_needs_are_left_out() -> None:
+    whole = make_vote(SCORED, "a")
+    for kind in ("scores", "confidences", "probes"):
+        rest = SCORED[kind][1:] if kind != "probes" else ()
+        bare = make_vote({**SCORED, kind: [(), *rest], "probe_tokens": 0}, "b")
+        assert [vote.name for vote in select(kind, [bare, whole, bare])] == ["a"]
+        assert [vote.name for vote in select("counts", [bare, whole])] == ["b", "a"]
+    signals = {
+        row["signal"] for row in tabulate_signals([make_vote({**SCORED, "scores": [()] * 4}, "b")])
+    }
+    assert "score, last" not in signals
+    assert "confidence, mean of 2048" in signals
 
 
 def test_the_most_accurate_rule_is_chosen_where_few_problems_bound_no_loss() -> None:
