@@ -123,24 +123,19 @@ def pick_settled_answer(answers: Answers, window: int) -> str | None:
 # without a stop. Drawing several paths at once is ours.
 
 
-def measure_lead(
-    answers: Answers, cap: int, weights: Sequence[float] | None = None
-) -> float | None:
+def measure_lead(answers: Answers, cap: int) -> float | None:
     """The chance in [0, 1] that the most frequent answer so far wins the vote of all `cap` paths.
-    None when no path has an answer. weights: (len(answers),) what each path counts, on average 1 of
-    all paths; None for 1 each."""
-    first, second = _count_two(answers, weights)
-    return _find_chance(first, second, max(0, cap - len(answers))) if first else None
+    None when no path has an answer."""
+    first, second = _count_two(answers)
+    return find_chance(first, second, max(0, cap - len(answers))) if first else None
 
 
-def count_wanted(
-    answers: Answers, cap: int, least: float, weights: Sequence[float] | None = None
-) -> int:
+def count_wanted(answers: Answers, cap: int, least: float) -> int:
     """How many paths should be open at once after these, at most those left of `cap`. It is the
     number of further paths that would raise the chance to `least` if each gave the most frequent
     answer, divided by the share that does so by Laplace's rule. 0 where the chance is high
     enough."""
-    return _count_wanted(*_count_two(answers, weights), max(0, cap - len(answers)), least)
+    return count_further(*_count_two(answers), max(0, cap - len(answers)), least)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -148,19 +143,21 @@ def find_most_wanted(cap: int, least: float) -> int:
     """About the most paths that a vote of `cap` has open at once, which it has when two answers
     have equal counts. Looks at no more than 33 of these counts."""
     counts = range(0, cap // 2 + 1, 1 + cap // 64)
-    return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
+    return max(count_further(each, each, cap - 2 * each, least) for each in counts)
 
 
-def _count_wanted(first: float, second: float, left: int, least: float) -> int:
+def count_further(first: float, second: float, left: int, least: float) -> int:
+    """As `count_wanted`, from the counts, or the weights, of two answers."""
+
     def is_sure(more: int) -> bool:
         known = first + more > 0
-        return known and _find_chance(first + more, second, left - more) >= least
+        return known and find_chance(first + more, second, left - more) >= least
 
     needed = bisect_left(range(left), True, key=is_sure)
     return min(left, math.ceil(needed * (first + second + 2) / (first + 1)))
 
 
-def _find_chance(first: float, second: float, left: int) -> float:
+def find_chance(first: float, second: float, left: int) -> float:
     """The chance that after `left` more paths the second answer has no more votes than the first.
     The number of them that give the second answer has a Beta-binomial distribution."""
     if second + left <= first:
@@ -178,12 +175,9 @@ def _log_choose(n: float, k: float) -> float:
     return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
-def _count_two(answers: Answers, weights: Sequence[float] | None) -> tuple[float, float]:
-    """(first, second) counts, or weights, of the two answers that have most."""
-    counts: Counter[str] = Counter()
-    for answer, weight in zip(answers, weights or (1,) * len(answers), strict=True):
-        if answer is not None:
-            counts[answer] += weight  # type: ignore[assignment]
+def _count_two(answers: Answers) -> tuple[int, int]:
+    """(first, second) counts of the two answers that have most."""
+    counts = Counter(answer for answer in answers if answer is not None)
     first, second = (*(count for _, count in counts.most_common(2)), 0, 0)[:2]
     return first, second
 

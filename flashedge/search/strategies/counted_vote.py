@@ -139,35 +139,28 @@ class CountedSelfConsistency(Search[CountedState]):
 
     def resume(self, state: CountedState) -> Move:
         """Begin the paths that the vote wants beyond the open ones."""
-        # Answers without a box do not count yet, since a later path may have a box.
-        tree, paths = state.tree, state.complete
-        answers = [None if state.is_unboxed else tree[node].answer for node in paths]
-        # Where no path has an answer that counts, the vote can't end soon, so begin all paths.
-        weights = self.weigh(tree, paths)
-        wanted = self.n
-        if any(answers):
-            wanted = count_wanted(answers, self.n, self._lead.least, weights)
         drawn = len(state.complete) + len(state.starts)
-        count = min(self.n - drawn, wanted - len(state.starts))
+        count = min(self.n - drawn, self.count_wanted(state) - len(state.starts))
         state = replace(state, phase=Phase.GENERATE)
         state, commands = self._begin(state, count) if count > 0 else (state, ())
         state, more = self._advance(state)
         return state, (*commands, *more)
 
-    # ------------------------------------------------------------ the vote
+    def count_wanted(self, state: CountedState) -> int:
+        """How many paths should be open at once: see `measures.count_wanted`."""
+        # Answers without a box do not count yet, since a later path may have a box.
+        answers = [None if state.is_unboxed else state.tree[n].answer for n in state.complete]
+        # Where no path has an answer that counts, the vote can't end soon, so begin all paths.
+        return count_wanted(answers, self.n, self._lead.least) if any(answers) else self.n
 
-    def weigh(self, tree: Tree, paths: Sequence[NodeId]) -> Sequence[float] | None:
-        """What each path counts in the lead: see `measure_lead`. 1, until weights by the verifier
-        have been measured on real answers, which `scripts/bench/certainty/votes.py` does."""
-        return None
+    # ------------------------------------------------------------ the vote
 
     def count_progress(self, state: CountedState) -> int:
         return len(state.complete)
 
     def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         answers = [tree[node].answer for node in paths]
-        lead = measure_lead(answers, self.n, self.weigh(tree, paths))
-        values = {ENTROPY: measure_certainty(answers), LEAD: lead}
+        values = {ENTROPY: measure_certainty(answers), LEAD: measure_lead(answers, self.n)}
         return {name: value for name, value in values.items() if value is not None}
 
     def list_unfinished(self, state: CountedState) -> Sequence[NodeId]:

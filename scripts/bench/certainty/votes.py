@@ -39,7 +39,15 @@ from typing import Any
 import numpy as np
 
 from flashedge.certainty.calibration import Calibrator, bound_loss
-from flashedge.certainty.measures import CONSISTENCY, ENTROPY, LEAD, REWARD, measure_lead
+from flashedge.certainty.measures import (
+    CONSISTENCY,
+    ENTROPY,
+    LEAD,
+    REWARD,
+    count_further,
+    find_chance,
+    measure_lead,
+)
 from flashedge.certainty.policies import POLICIES, Policy, Rule, find_lead
 from flashedge.certainty.token_confidence import MEAN, MEANS, measure_path
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule, build_paper_rule
@@ -47,7 +55,11 @@ from flashedge.scheduling.lengths.distribution import Floats
 from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.base import Finish
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
-from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
+from flashedge.search.strategies.counted_vote import (
+    CountedBestOfN,
+    CountedSelfConsistency,
+    CountedState,
+)
 from flashedge.search.strategies.deepconf import DeepConf
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.tree import Tree
@@ -385,12 +397,23 @@ class WeighedVote(CountedSelfConsistency):
         weights = tuple(aggregate(sample.scores, how) / mean for sample in vote.samples)
         return cls(n=len(weights), policy=rule, weights=weights)
 
-    def weigh(self, tree: Tree, paths: Sequence[NodeId]) -> Sequence[float]:
-        return [self.weights[tree[node].index] for node in paths]
-
     def elect(self, tree: Tree, nodes: Sequence[NodeId]) -> Finish:
-        scores = dict(zip(nodes, self.weigh(tree, nodes), strict=True))
+        scores = {node: self.weights[tree[node].index] for node in nodes}
         return choose_by_scores(tree, scores, by=self.selection)
+
+    def count_wanted(self, state: CountedState) -> int:
+        first, second = self._weigh_two(state.tree, state.complete)
+        left = self.n - len(state.complete)
+        return count_further(first, second, left, self._lead.least) if first else self.n
+
+    def measure(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+        first, second = self._weigh_two(tree, paths)
+        return {LEAD: find_chance(first, second, self.n - len(paths))} if first else {}
+
+    def _weigh_two(self, tree: Tree, paths: Sequence[NodeId]) -> tuple[float, float]:
+        """The weights of the two answers that have most."""
+        first, second = (*(vote.weight for vote in self.elect(tree, paths).votes[:2]), 0, 0)[:2]
+        return first, second
 
 
 def list_confident(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
