@@ -255,7 +255,7 @@ class Conversation:
         if result.get("answer") is not None:
             warn_about(result)
             print_reply_answer(reply, result["answer"])
-        elif result.get("strategy") == "self_consistency":
+        elif result.get("strategy") in ("self_consistency", "deepconf"):
             output.note("No path names its answer, so there was no vote.")
         return reply, str(result.get("id"))
 

@@ -164,7 +164,7 @@ def solve(
         limit_option(
             "--early-exit/--no-early-exit",
             help="Stop as soon as the answer is settled, or never.",
-            show_default="self_consistency and probed_cot stop",
+            show_default="self_consistency, deepconf and probed_cot stop",
         ),
     ] = None,
     priority: Priority = None,
