@@ -35,8 +35,8 @@ def describe_prediction(median_tokens: float, tail_tokens: float) -> str:
 def count_cut(result: Mapping[str, Any]) -> int:
     """Count the paths of a result that a token limit ended before they had an answer."""
     completions = result.get("completions") or []
-    own = ("stop", "unsure")
-    return sum(c["answer"] is None and c["finish_reason"] not in own for c in completions)
+    others = ("stop", "unsure")
+    return sum(c["answer"] is None and c["finish_reason"] not in others for c in completions)
 
 
 def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:

@@ -89,10 +89,9 @@ _PAPER: Mapping[str, Rule] = {
     "mcts": Rule(policy="static", detect=3, thresholds=((ENTROPY, 0.99), (REWARD, 0.4))),
     "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
 }
-"""The rules of Table 3 of arXiv 2412.20993 for GSM8K; for `deepconf` the
-threshold of 2508.15260 §4.1, asked after each path (`detect` is ours). The threshold of `reward` is
-on the scale of one step's score in [0, 1], as in the paper, for every aggregate (see
-`certainty.measures`)."""
+"""The rules of Table 3 of arXiv 2412.20993 for GSM8K; for `deepconf` the threshold of 2508.15260
+§4.1, asked after each path (`detect` is ours). The threshold of `reward` is on the scale of one
+step's score in [0, 1], as in the paper, for every aggregate (see `certainty.measures`)."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
