@@ -231,6 +231,10 @@ def import_gguf(
             show_default="skywork-1.5b",
         ),
     ] = None,
+    chat_template: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="A Jinja template in place of the file's own, if it has one."),
+    ] = None,
 ) -> None:
     """Convert a GGUF file, as Ollama and LM Studio have them, and add it to your models as a pair.
 
@@ -242,10 +246,11 @@ def import_gguf(
         close = find_nearest(verifier, known["verifiers"])
         hint = f"did you mean {close!r}?" if close else f"known: {', '.join(known['verifiers'])}"
         raise NotFound(f"there is no verifier {verifier!r}", hint=hint, param="verifier")
+    from flashedge.cli.solve.command import read_text
     from flashedge.engine.gguf import open_gguf
 
     file = file.expanduser().resolve()  # a part of Ollama's store may be a link
-    model = open_gguf(file)
+    model = open_gguf(file, None if chat_template is None else read_text(chat_template))
     name = name or _name_import(file, model.metadata)
     if not re.fullmatch(r"\w[\w.+-]*", name):
         raise ConfigError(f"a pair can't be named {name!r}", hint="add --name NAME", param="name")

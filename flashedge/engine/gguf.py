@@ -141,14 +141,16 @@ class GgufModel:
         return order.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def open_gguf(file: Path) -> GgufModel:
-    """Read what a file says of its model, and check it. Raises CheckpointError at the first thing
-    that is wrong or not supported."""
+def open_gguf(file: Path, chat_template: str | None = None) -> GgufModel:
+    """Read what a file says of its model, and check it. chat_template: in place of the file's own.
+    Raises CheckpointError at the first thing that is wrong or not supported."""
     _add_five_bits()
     with _refuse_damage(file):
         if not file.is_file():
             raise CheckpointError(f"there is no file {file}")
         metadata, names = reader.read_gguf_metadata(str(file))
+        if chat_template is not None:
+            metadata = {**metadata, "tokenizer.chat_template": chat_template}
         _check_kind(file, metadata, names)
         header = reader.GgufHeader.from_file(str(file))
         start = header.data_start
@@ -211,8 +213,8 @@ def _check_kind(file: Path, metadata: Mapping[str, Any], tensors: tuple[str, ...
         )
     if not isinstance(metadata.get("tokenizer.chat_template"), str):
         raise CheckpointError(
-            f"{file} has no chat template, so it is a base model, which can't answer",
-            hint="choose the file of an instruct or chat model",
+            f"{file} has no chat template, as a base model has none, which can't answer",
+            hint="choose the file of a chat model, or give its template: --chat-template FILE",
         )
 
 
@@ -393,6 +395,7 @@ def _build_tokenizer(file: Path, metadata: Mapping[str, Any]) -> Any:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, id_)]
         )
+    names = {**names, "chat_template": metadata["tokenizer.chat_template"]}
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **names
     )

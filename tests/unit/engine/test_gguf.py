@@ -245,6 +245,20 @@ def test_import_adds_a_pair_and_rm_removes_it(cli: Cli, file: Path, tmp_path: Pa
     cli.ends(2, "there is no pair", "models", "show", pair.name)
 
 
+def test_a_chat_template_can_be_given(cli: Cli, tmp_path: Path) -> None:
+    metadata, tensors = describe("qwen_generator", tmp_path / "original")
+    del metadata["tokenizer.chat_template"]
+    file = write_gguf(tmp_path / "base.gguf", metadata, tensors)
+    command = ("models", "import", str(file), "--verifier", "none", "--chat-template")
+    cli.ends(5, "can't read", *command, str(tmp_path / "none.jinja"))
+    cli.ends(2, "--chat-template FILE", *command[:-1])
+    (tmp_path / "own.jinja").write_text("{{ messages[0].content }}!")
+    folder = cli.ends(0, "as the pair base", *command, str(tmp_path / "own.jinja")).out.strip()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    asked = [{"role": "user", "content": "4 + 7"}]
+    assert tokenizer.apply_chat_template(asked, tokenize=False) == "4 + 7!"
+
+
 def test_an_import_stands_in_for_a_pair_that_is_not_here(cli: Cli, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "t.gguf", *describe("llama_generator", tmp_path / "original"))
     known = find_pair("smollm2-135m", load_config())
