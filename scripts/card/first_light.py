@@ -43,7 +43,7 @@ from scripts.bench.engine.decode_steps import (
 )
 from scripts.bench.engine.replayed_search import Loops, Servers, measure
 from scripts.bench.engine.served_pair import MODEL, ServedPair, connect, find_served_pair
-from scripts.card.results import BUNDLED, Results, make_folder, parse_options
+from scripts.card.results import BUNDLED, KV_OPTION, Results, make_folder, parse_options
 
 VERIFIER = "verifier"
 RUNNERS = ("serve", "first runner")
@@ -203,6 +203,7 @@ def read_memory() -> list[str]:
 
 def parse_plan() -> Plan:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--kv-bytes", **KV_OPTION)
     asked = parse_options(__doc__.splitlines()[0], "first-light", parser)
     return Plan(
         pair=asked.pair,

@@ -44,7 +44,7 @@ from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, forget_kv, rig
 from scripts.bench.flashtts.ladder_real import digest_tree
 from scripts.bench.flashtts.memory import draw_tokens
 from scripts.bench.flashtts.tree_difference import compare_outcomes
-from scripts.card.results import BUNDLED, Results, make_folder, parse_options
+from scripts.card.results import BUNDLED, KV_OPTION, Results, make_folder, parse_options
 
 OFF, ALL, STOCK = "off", "all", "stock"
 DRAFTS = ("token_drafts", "speculation", "early_scores", "early_commit")
@@ -313,6 +313,7 @@ async def measure_all(asked: argparse.Namespace, results: Results) -> list[dict[
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--kv-bytes", **KV_OPTION)
     parser.add_argument("--minutes", type=float, default=13.0, help="searches end by then")
     asked = parse_options(__doc__.splitlines()[0], "generators-half", parser)
     (asked.output / "searches.jsonl").unlink(missing_ok=True)

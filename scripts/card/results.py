@@ -17,6 +17,7 @@ from scripts.bench.engine.served_pair import Server, serve
 from scripts.card.machine import describe_machine
 
 BUNDLED = "bundled"
+KV_OPTION: dict[str, Any] = {"type": int, "default": 6 << 30, "help": "of each engine of PAIR"}
 
 
 class Results:
@@ -84,7 +85,6 @@ def parse_options(about: str, name: str, parser: argparse.ArgumentParser) -> arg
     parser.add_argument("--pair", help="default: the setting `pair`")
     parser.add_argument("--problems", type=Path, help="JSON lines of problem and answer")
     parser.add_argument("--output", type=Path, help=f"default: runs/{name}-PAIR")
-    parser.add_argument("--kv-bytes", type=int, default=6 << 30, help="of each engine of PAIR")
     parser.add_argument("--rehearse", action="store_true", help="on a CPU, with the bundled pair")
     asked = parser.parse_args()
     if not asked.rehearse and runs_on_cpu():
@@ -94,5 +94,6 @@ def parse_options(about: str, name: str, parser: argparse.ArgumentParser) -> arg
         parser.error(f"--problems is needed: the pair {asked.pair} has no problems of its own")
     asked.problems = (asked.problems or DATA / "heldout.jsonl").resolve()
     asked.output = make_folder((asked.output or ROOT / "runs" / f"{name}-{asked.pair}").resolve())
-    asked.kv_bytes = 1 << 28 if asked.rehearse else asked.kv_bytes
+    if asked.rehearse:
+        asked.kv_bytes = 1 << 28
     return asked

@@ -40,7 +40,7 @@ def write_card(report: Mapping[str, Any], made: Mapping[str, Any], folder: Path)
 def format_card(report: Mapping[str, Any], made: Mapping[str, Any]) -> str:
     n, found = report["n"], report["verifier"]
     pooled, error = found["pooled AUC (last), no gate"], found["expected calibration error"]
-    within = report["auc_within"]
+    every = report["auc_within_all"]
     parts = [
         f"# A process reward model on {made['generator']}",
         f"Trained for {made['seconds']:.0f} s on {made['device']}: {made['steps']:,} updates,"
@@ -51,12 +51,17 @@ def format_card(report: Mapping[str, Any], made: Mapping[str, Any]) -> str:
         f" {made['offset']:+.2f}). Judged on {report['problems']:,} problems that are in neither,"
         f" {n} solutions each. Brackets are 95 % intervals by a bootstrap over the problems.",
         "## Does it tell right from wrong?",
-        "How probably a right solution scores above a wrong one of the same problem:",
+        "How probably a right solution scores above a wrong one of the same problem, among those"
+        " that have an answer, and among all:",
         format_table(
-            ["score of", "AUC within problems", "problems with both"],
+            ["score of", "AUC within problems", "problems with both", "all solutions", "problems"],
             [
-                [f"the {place} step", format_share(figure), str(figure["count"])]
-                for place, figure in within.items()
+                [
+                    f"the {place} step",
+                    *(format_share(figure), str(figure["count"])),
+                    *(format_share(every[place]), str(every[place]["count"])),
+                ]
+                for place, figure in report["auc_within"].items()
             ],
         ),
         f"Pooled over all problems, by the last step: {format_share(pooled)}. That also counts"

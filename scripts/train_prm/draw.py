@@ -1,6 +1,7 @@
 """Solutions of problems by plain vLLM, written some problems at a time."""
 
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from flashedge.cli.progress import show_bar
 from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.vllm.engine_options import LEAST_FREE
 from flashedge.engine.vllm.prm.qwen import QwenPrm
 from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem
@@ -47,11 +49,13 @@ class Drawer:
     most_tokens: int
     """Of a solution."""
     seed: int
+    until: float
+    """By `time.monotonic`, when no further problems are begun."""
     _llm: Any = field(init=False, default=None)
 
-    def draw(self, problems: Sequence[LabelledProblem], output: Path) -> None:
+    def draw(self, problems: Sequence[LabelledProblem], output: Path) -> bool:
         """Draw solutions of each problem, or of those that are left from an earlier call. A problem
-        that occurs twice is drawn once."""
+        that occurs twice is drawn once. Returns False if time is up first."""
         with Journal(output, None, lambda row: DrawnLine(**row), lambda r: r.problem) as journal:
             wanted = {problem.text: problem.answer for problem in problems}
             left = [
@@ -60,9 +64,12 @@ class Drawer:
             done = len(wanted) - len(left)
             with show_bar("solutions", len(wanted), done=done, unit="problems") as step:
                 for first in range(0, len(left), GROUP):
+                    if time.monotonic() >= self.until:
+                        return False
                     for line in self._draw_some(left[first : first + GROUP]):
                         journal.append(line)
                         step(1)
+        return True
 
     def _draw_some(self, problems: Sequence[tuple[str, str]]) -> Iterator[DrawnLine]:
         import vllm
@@ -86,6 +93,7 @@ class Drawer:
             str(self.generator),
             max_model_len=MOST_PROMPT_TOKENS + self.most_tokens,
             max_num_seqs=16 if runs_on_cpu() else 768,
+            gpu_memory_utilization=LEAST_FREE,  # it asks for no more beside the KV
             kv_cache_memory_bytes=CPU_KV_BYTES if runs_on_cpu() else KV_BYTES,
             compilation_config={"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"},
             seed=self.seed,

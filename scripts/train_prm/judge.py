@@ -64,15 +64,23 @@ def score_solutions(
         return list(kept.records.values())
 
 
-def measure_by_place(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
+def measure_by_place(
+    records: Sequence[ProblemRecord], *, is_answered: bool = True
+) -> dict[str, Figure]:
     """The AUC within a problem of the scores at each of PLACES: how probably a right solution has a
-    higher score there than a wrong one of the same problem, on average over the problems."""
+    higher score there than a wrong one of the same problem, on average over the problems.
+
+    is_answered: of solutions with an answer. The others, most of which were cut off, can't be
+    chosen, and are easily told from the right ones.
+    """
     found = {}
     for name, place in PLACES.items():
         values = []
         for record in records:
             scores = [
-                (c.scores[round(place * (len(c.scores) - 1))], c.right) for c in record.chains
+                (c.scores[round(place * (len(c.scores) - 1))], c.right)
+                for c in record.chains
+                if c.answer is not None or not is_answered
             ]
             right, wrong = ([s for s, is_right in scores if is_right is k] for k in (True, False))
             if right and wrong:
@@ -99,6 +107,7 @@ def build_report(records: Sequence[ProblemRecord]) -> dict[str, Any]:
         "problems": len(records),
         "n": n,
         "auc_within": measure_by_place(records),
+        "auc_within_all": measure_by_place(records, is_answered=False),
         "verifier": measure_verifier(records),
         "accuracy": {name: estimate_mean(table[way]) for name, way in ways.items()},
         "over_majority": {

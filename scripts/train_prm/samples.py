@@ -53,7 +53,7 @@ def read_samples(path: Path) -> list[Solutions]:
     """Read JSON lines, or .gz of them, of `problem`, `answer` and `texts`, and check each text's
     answer as the daemon does. Raises ConfigError for a damaged line, and where nothing is to be
     learnt: no text is right, or none is wrong."""
-    found = asyncio.run(_check_answers(list(_read_lines(path))))
+    found = asyncio.run(_check_answers(list(read_lines(path))))
     for kind in (True, False):
         if not any(kind in one.right for one in found):
             told = f"no text in {path} is {'right' if kind else 'wrong'}"
@@ -62,7 +62,8 @@ def read_samples(path: Path) -> list[Solutions]:
     return found
 
 
-def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield `problem`, `answer` and `texts` of each line. Raises ConfigError for a damaged one."""
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
             for number, line in enumerate(file, 1):

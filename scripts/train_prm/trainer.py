@@ -36,6 +36,8 @@ WARM_UP = 20
 RIDGE, LEAST_SLOPE = 1e-3, 0.01
 """Of the calibration. A slope that is not positive would turn the order of scores round."""
 SAVE_S = 60.0
+PART = 2
+"""Problems of a batch that go forward and back together, so that memory does not grow with it."""
 LOG_STEPS = 10
 
 
@@ -91,15 +93,14 @@ def train(
             warm = min(1.0, (step + 1) / WARM_UP)
             group["lr"] = RATE * warm * (0.5 + 0.5 * math.cos(math.pi * progress))
         batch = choose_batch(problems, step, plan)
-        losses = compute_losses(model, batch)
-        (losses["step_loss"] + losses["pair_loss"]).backward()  # type: ignore[no-untyped-call]
+        losses = add_gradients(model, batch)
         nn.utils.clip_grad_norm_(trained.values(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
         tokens += sum(len(row.ids) for rows in batch for row in rows)
         for name, value in losses.items():
-            sums[name] = sums.get(name, 0.0) + value.item()
+            sums[name] = sums.get(name, 0.0) + value
         spent_s = time.monotonic() - began
         if step % LOG_STEPS == 0:
             line = {"step": step, "of": steps, "seconds": round(spent_s, 1), "tokens": tokens}
@@ -116,6 +117,19 @@ def train(
     return {"steps": step, "seconds": spent_s, "tokens": tokens, "epochs": epochs}
 
 
+def probe_speed(model: RewardModel, rows: Sequence[Row]) -> None:
+    """Go forward and back twice, and print the second one's attention kernel and speed. Whoever
+    waits sees at once if PyTorch took a slow one."""
+    add_gradients(model, [rows])
+    began = time.monotonic()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        add_gradients(model, [rows])
+    rate = sum(len(row.ids) for row in rows) / (time.monotonic() - began)
+    kernels = {event.key for event in seen.key_averages() if "_attention" in event.key}
+    print(json.dumps({"kernels": sorted(kernels), "tokens_per_s": round(rate)}), flush=True)
+    model.zero_grad(set_to_none=True)
+
+
 def choose_batch(problems: Sequence[Sequence[Row]], step: int, plan: Plan) -> list[Sequence[Row]]:
     """The problems of an update: each epoch has all of them in another order."""
     per_epoch = -(-len(problems) // plan.problems)
@@ -123,6 +137,23 @@ def choose_batch(problems: Sequence[Sequence[Row]], step: int, plan: Plan) -> li
     random.Random(f"{plan.seed} {step // per_epoch}").shuffle(order)
     first = step % per_epoch * plan.problems
     return [problems[i] for i in order[first : first + plan.problems]]
+
+
+def add_gradients(model: RewardModel, batch: Sequence[Sequence[Row]]) -> dict[str, float]:
+    """Add the gradients of a batch's loss, and return its parts. Problems of like length go through
+    the model together: a part counts by its rows in the first loss, by its problems in the other.
+    """
+    batch = sorted(batch, key=lambda some: max(len(row.ids) for row in some))
+    rows, found = sum(map(len, batch)), {"step_loss": 0.0, "pair_loss": 0.0}
+    for first in range(0, len(batch), PART):
+        part = batch[first : first + PART]
+        losses = compute_losses(model, part)
+        losses["step_loss"] = losses["step_loss"] * (sum(map(len, part)) / rows)
+        losses["pair_loss"] = losses["pair_loss"] * (len(part) / len(batch))
+        (losses["step_loss"] + losses["pair_loss"]).backward()  # type: ignore[no-untyped-call]
+        for name, value in losses.items():
+            found[name] += value.item()
+    return found
 
 
 def compute_losses(model: RewardModel, batch: Sequence[Sequence[Row]]) -> dict[str, Tensor]:
@@ -147,7 +178,8 @@ def compute_losses(model: RewardModel, batch: Sequence[Sequence[Row]]) -> dict[s
 @torch.no_grad()
 def calibrate(model: RewardModel, problems: Sequence[Sequence[Row]]) -> tuple[float, float]:
     """Fit the slope and the offset by which the log-odds of `problems` say the truth most exactly,
-    put them into the head, and return them. The order of scores stays. Ref: Platt, 1999."""
+    put them into the head, and return them. The order of scores stays. Rows have a step at least.
+    Ref: Platt, 1999."""
     model.eval()
     odds: list[float] = []
     right: list[float] = []

@@ -99,13 +99,14 @@ def list_tasks(
     *,
     alone: bool,
 ) -> list[Task]:
-    """List what is still to be solved, one problem after the other. Unless runs are alone, one set
-    of samples serves all ways that choose among them."""
+    """List what is still to be solved or has failed, one problem after the other. Unless runs are
+    alone, one set of samples serves all ways that choose among them."""
     most = max((way.n for way in ways if way.name in SAMPLED), default=0)
     if not alone and most:
         ways = [Way(SAMPLES, most), *(way for way in ways if way.name not in SAMPLED)]
-    done = {record.key for record in records}
-    drawn = {at: Way.parse(record.way).n for at, record in find_samples(records).items()}
+    solved = [record for record in records if record.error is None]
+    done = {record.key for record in solved}
+    drawn = {at: Way.parse(record.way).n for at, record in find_samples(solved).items()}
     return [
         (at, way)
         for at in problems

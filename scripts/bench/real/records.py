@@ -100,11 +100,17 @@ class Record:
     seconds: float = 0.0
     """Without the queue."""
     error: str | None = None
-    """Why the run failed, which counts as a wrong answer. None if it finished."""
+    """Why the run failed, which counts as a wrong answer until a later call tries again with more
+    luck. None if it finished."""
 
     @property
     def key(self) -> tuple[str, str, str, bool]:
         return self.file, self.problem, self.way, self.alone
+
+    @property
+    def computed_tokens(self) -> int:
+        """Of the verifier."""
+        return self.verifier_tokens - self.verifier_cached_tokens
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Record":
@@ -116,8 +122,9 @@ class Record:
 
 
 def read_records(files: Iterable[Path]) -> list[Record]:
-    """Read the records of one pair. Leaves out damaged lines, with a message, and repeated records.
-    Raises ConfigError where they are of two pairs, or of one that was asked in two ways."""
+    """Read the records of one pair. Leaves out damaged lines, with a message, and all but the last
+    of repeated records. Raises ConfigError where they are of two pairs, or of one that was asked in
+    two ways."""
     found: dict[Any, Record] = {}
     first: tuple[Path, Record] | None = None
     for file in files:
@@ -129,7 +136,7 @@ def read_records(files: Iterable[Path]) -> list[Record]:
                 continue
             first = first or (file, record)
             check_same_pair(f"{file}, line {number}", record.pair, str(first[0]), first[1].pair)
-            found.setdefault(record.key, record)
+            found[record.key] = record
     return list(found.values())
 
 
@@ -174,10 +181,15 @@ class RecordFile:
 
 
 def find_samples(records: Sequence[Record]) -> dict[tuple[str, int], Record]:
-    """The largest set of samples of each problem, by file and place."""
+    """The largest set of samples of each problem, by file and place. One that failed counts where
+    no other is."""
+
+    def rank(record: Record) -> tuple[bool, int]:
+        return record.error is None, Way.parse(record.way).n
+
     found: dict[tuple[str, int], Record] = {}
     for record in records:
-        way, at = Way.parse(record.way), (record.file, record.place)
-        if way.name == SAMPLES and (at not in found or Way.parse(found[at].way).n < way.n):
-            found[at] = record
+        at = record.file, record.place
+        if Way.parse(record.way).name == SAMPLES:
+            found[at] = max(found.get(at, record), record, key=rank)
     return found

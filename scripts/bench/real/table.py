@@ -33,7 +33,8 @@ COLUMNS = (
     *("way", "right", "less greedy", "less the vote of n"),
     *("generator's tokens", "verifier's tokens", "seconds alone"),
 )
-"""The tokens of both engines are means of a problem, the seconds medians of runs alone."""
+"""The tokens of both engines are means of a problem, the seconds medians of runs alone. The
+verifier's are those that it computed: tokens whose KV it reused don't count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def find_outcomes(
         way, at = Way.parse(record.way), (record.file, record.place)
         if not record.alone and way.name != SAMPLES:
             drawn = record.tree_tokens + record.wasted_tokens
-            found[way][at] = Outcome(record.right, drawn, record.verifier_tokens)
+            found[way][at] = Outcome(record.right, drawn, record.computed_tokens)
     for at, record in find_samples(records).items():
         most = Way.parse(record.way).n
         usual = {Way(name, n) for name in SAMPLED for n in (*SIZES, most)}
@@ -73,7 +74,7 @@ def choose_among(record: Record, name: str, n: int) -> Outcome:
     share = 0.0 if name == VOTE else tokens / max(1, sum(path.tokens for path in record.paths))
     answer = choose_answer(paths, name)
     is_right = any(path.right for path in paths if path.answer == answer and answer is not None)
-    return Outcome(is_right, tokens, share * record.verifier_tokens)
+    return Outcome(is_right, tokens, share * record.computed_tokens)
 
 
 def choose_answer(paths: Sequence[FinishedPath], name: str) -> str | None:
@@ -141,8 +142,8 @@ def describe_runs(records: Sequence[Record]) -> Iterator[str]:
     yield (
         "Brackets are 95 % bootstrap intervals over problems, too narrow where there are few;"
         " differences are of the same problems, in points. vote, weighted and best_of_n choose"
-        " among the first n of one set of samples. Tokens are means of a problem; seconds are"
-        " medians of runs alone on the machine."
+        " among the first n of one set of samples. Tokens are means of a problem, the verifier's"
+        " without those whose KV it reused; seconds are medians of runs alone on the machine."
     )
 
 

@@ -150,8 +150,11 @@ def _grade_vote(chains: Sequence[Chain], weights: Sequence[float]) -> float:
 
 
 def _grade_best(chains: Sequence[Chain], scores: Sequence[float]) -> float:
-    """1 if the chain with the highest score is right. Of equals the earlier counts."""
-    return float(chains[scores.index(max(scores))].right) if chains else 0.0
+    """1 if the chain with the highest score is right, of those with an answer, as the daemon
+    chooses. Of equals the earlier counts."""
+    pairs = zip(scores, chains, strict=True)
+    answered = [(score, c.right) for score, c in pairs if c.answer is not None]
+    return float(max(answered, key=lambda each: each[0])[1]) if answered else 0.0
 
 
 def _compute_auc(problems: Sequence[Sequence[Judged]]) -> float:

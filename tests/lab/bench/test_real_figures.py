@@ -15,6 +15,7 @@ from scripts.bench.real.records import (
     Record,
     RecordFile,
     Way,
+    find_samples,
     parse_ways,
     read_records,
 )
@@ -44,7 +45,8 @@ def build_path(answer: str | None, score: float, tokens: int = 10) -> FinishedPa
 
 
 PATHS = (build_path("5", 0.2), build_path("5", 0.3), build_path("4", 0.9), build_path(None, 1.0))
-SAMPLES = replace(RECORD, way="samples-4", paths=PATHS, tree_tokens=40, verifier_tokens=80)
+SAMPLES = replace(RECORD, way="samples-4", paths=PATHS, tree_tokens=40, verifier_tokens=200)
+SAMPLES = replace(SAMPLES, verifier_cached_tokens=120)
 
 
 def write_problems(path: Path, count: int) -> Path:
@@ -105,6 +107,23 @@ def test_what_is_there_is_not_solved_again(tmp_path: Path) -> None:
     assert [str(way) for _, way in more] == ["samples-8"]
     timed = list_tasks(problems[:1], parse_ways("greedy"), kept, alone=True)
     assert [str(way) for _, way in timed] == ["greedy"]
+
+
+def test_what_failed_is_solved_again_and_then_counts(tmp_path: Path) -> None:
+    problems = order_problems([write_problems(tmp_path / "made.jsonl", 1)], [None])
+    (digest,) = (at.digest for at in problems)
+    good = [replace(SAMPLES, problem=digest), replace(RECORD, problem=digest, right=True)]
+    failed = [replace(each, paths=(), right=False, error="the engine died") for each in good]
+    ways = parse_ways("greedy,vote-4")
+    assert len(list_tasks(problems, ways, failed, alone=False)) == 2
+    path = tmp_path / "out.jsonl"
+    path.write_text("".join(json.dumps(asdict(record)) + "\n" for record in (*failed, *good)))
+    records = read_records([path])
+    assert records == good
+    assert list_tasks(problems, ways, records, alone=False) == []
+    more = replace(failed[0], way="samples-16")
+    for some in ([*good, more], [more, *good]):
+        assert list(find_samples(some).values()) == good[:1], "one that failed hides no other"
 
 
 # ---------------------------------------------------------------- what is kept

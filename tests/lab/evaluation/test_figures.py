@@ -118,3 +118,11 @@ def test_calibration_takes_the_chain_s_end_as_the_label_of_its_steps() -> None:
     told = record(chain("4", 0.75, 0.75), chain("5", 0.75, 0.75), beams={2: "4"})
     error = build_report([told], (2,))["verifier"]["expected calibration error"]
     assert error["value"] == pytest.approx(0.25)
+
+
+def test_the_best_is_chosen_among_those_with_an_answer() -> None:
+    """As the daemon chooses: the highest score of all may be of a chain that was cut off."""
+    cut = record(chain(None, 0.9), chain("4", 0.6), chain("7", 0.2), beams={})
+    table = grade_choices([cut], (1, 3))
+    assert table["best-of-3 (last)"] == [1]
+    assert table["best-of-1 (last)"] == [0]
