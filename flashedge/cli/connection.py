@@ -8,7 +8,7 @@ from typing import Any
 from rich.text import Text
 
 from flashedge.cli import output
-from flashedge.config import Config, load_config
+from flashedge.config import Config, load_config, trace_settings
 from flashedge.literal import show_in_line
 
 NOTE_EVERY_S = 15.0
@@ -36,11 +36,13 @@ def connect_ready(config: Config, *, program: str | None = None) -> Any:
 
 
 def load_served(pair: str | None) -> Config:
-    """The configuration with `pair`, or else with the default pair of a daemon that runs."""
+    """The configuration with `pair` or that of the environment, or else with the pair of a daemon
+    that runs."""
     from flashedge.daemon.control import find_daemon
 
     config = load_config({"pair": pair})
-    if pair is None and (record := find_daemon(config)) is not None:
+    is_asked = trace_settings({"pair": pair})["pair"].source in ("the command", "the environment")
+    if not is_asked and (record := find_daemon(config)) is not None:
         config = load_config({"pair": record.pair})
     return config
 

@@ -43,7 +43,7 @@ from flashedge.models.registry import (
     load_pairs,
     read_tables,
 )
-from flashedge.models.specs import NO_VERIFIER, ModelSpec, Pair
+from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 
 EPILOG = """\
@@ -108,15 +108,14 @@ def ls(
     if fit:
         _list_fitting(gpu, config, as_json=as_json)
         return
-    found = [_describe(pair, config) for pair in load_pairs(config).values()]
+    pairs = load_pairs(config).values()
+    found = [_describe(pair, config) for pair in pairs]
     if as_json:
         output.print_json(found)
         return
     rows = []
-    for p in found:
-        is_alone = p["verifier"]["family"] == NO_VERIFIER
-        roles = ("generator",) if is_alone else ("generator", "verifier")
-        licences = dict.fromkeys(p[role]["license"] or "?" for role in roles)
+    for pair, p in zip(pairs, found, strict=True):
+        licences = dict.fromkeys(model.license or "?" for model in pair.models.values())
         licence = None if p["is_bundled"] else " + ".join(licences)
         card = p["smallest_card"] or ("?" if p["needed_bytes"] is None else "larger")
         rows.append((p["name"], _format_missing(p), card, licence, p["description"]))
@@ -171,10 +170,7 @@ def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) 
     output.say(f"{pair.name}: {pair.description}")
     if pair.aliases:
         output.say(f"  also called {', '.join(pair.aliases)}")
-    for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
-        if role == "verifier" and pair.verifier.family == NO_VERIFIER:
-            output.say("  verifier: none")
-            continue
+    for role, spec in pair.models.items():
         folder = locate_model(spec, config)
         revision = f" @ {spec.revision}" if spec.revision else ""
         if folder is not None and folder.parent.name == "snapshots":
@@ -187,6 +183,8 @@ def show(name: Annotated[str, Argument(metavar="PAIR")], as_json: Json = False) 
             output.say(f"    licence {spec.license}")
         missing = f"not on this machine: flashedge models pull {pair.name}"
         output.say(f"    {folder or missing}")
+    if not pair.has_verifier:
+        output.say("  verifier: none")
     output.say(f"  memory: {_describe_memory(pair, config)}")
 
 
@@ -228,7 +226,7 @@ def import_gguf(
             metavar="NAME",
             help="The pair's verifier, by its name in models.toml, or none: for chat and"
             " self-consistency.",
-            show_default="skywork-1.5b",
+            show_default=USUAL_VERIFIER,
         ),
     ] = None,
     chat_template: Annotated[
@@ -288,12 +286,13 @@ def _name_import(file: Path, metadata: Mapping[str, Any]) -> str:
 
 
 def _is_missing(name: str, config: Config) -> bool:
-    """Whether `name` is a known pair and its generator, whose files are not on this machine, so
-    that an imported file can stand in for them."""
-    pair = load_pairs(config).get(name)
-    tables = read_tables(list_files(config))["pairs"]
-    is_own = pair is not None and tables[name][1]["generator"] == name
-    return pair is not None and is_own and locate_model(pair.generator, config) is None
+    """Whether `name` is a known pair and its generator, whose files are not on this machine and
+    which the user's file does not define, so that an imported file can stand in for them."""
+    files = list_files(config)
+    _, entry = read_tables(files)["pairs"].get(name, ("", {}))
+    if entry.get("generator") != name or name in read_tables(files[1:])["generators"]:
+        return False
+    return locate_model(find_pair(name, config).generator, config) is None
 
 
 def _add_import(
@@ -349,11 +348,13 @@ def rm(name: Name) -> None:
 
 
 def _remove_import(name: str, config: Config) -> None:
-    """Remove the generator and its pairs from the user's models.toml."""
+    """Remove the generator from the user's models.toml, and its pairs unless FlashEdge's own file
+    has a generator of that name."""
+    own = read_tables(list_files(config)[:1])["generators"]
 
     def remove_entries(document: Any) -> None:
         document.get("generators", {}).pop(name, None)
-        pairs = document.get("pairs", {})
+        pairs = {} if name in own else document.get("pairs", {})
         for each in [p for p, entry in pairs.items() if entry.get("generator") == name]:
             del pairs[each]
 
@@ -365,10 +366,8 @@ def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
     of `clusters_model`. Raises NotFound."""
     pairs = load_pairs(config)
     if name in pairs:
-        pair = pairs[name]
-        has_none = pair.verifier.family == NO_VERIFIER
-        return (pair.generator,) if has_none else (pair.generator, pair.verifier)
-    models = {s.source: s for p in pairs.values() for s in (p.generator, p.verifier)}
+        return tuple(pairs[name].models.values())
+    models = {s.source: s for p in pairs.values() for s in p.models.values()}
     if embedder := find_embedder(config):
         models[embedder.source] = embedder
     if name in models:

@@ -62,7 +62,7 @@ def profile(
         check_suffix(plot)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
-    if chosen.verifier.judges == "nothing":
+    if not chosen.has_verifier:
         told = f"a pair without a verifier, such as {chosen.name}, can't be profiled"
         raise errors.ConfigError(told, hint="it is scheduled by estimates", param="pair")
     path = locate_profile(chosen, config)

@@ -13,6 +13,7 @@ from flashedge.cli.runs import shorten_ids
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
 from flashedge.sizes import format_size
+from flashedge.types import UNUSED
 
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
@@ -63,7 +64,7 @@ def ps(as_json: Json = False) -> None:
         if health.get("detail"):
             output.say(health["detail"])
     every = [engine for pair in pairs.values() for engine in pair["engines"].values()]
-    if any(engine.get("state") not in ("ready", "unloaded", "unused") for engine in every):
+    if any(engine.get("state") not in ("ready", "unloaded", UNUSED) for engine in every):
         raise typer.Exit(output.NO_RESULT)
 
 

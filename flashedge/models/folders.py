@@ -96,12 +96,12 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def fingerprint_pair(pair: Pair, config: Config) -> str:
-    """Hash what decides the pair's output to 16 hex digits: the files of both models, their
+    """Hash what decides the pair's output to 16 hex digits: the files of its models, their
     options, the system prompt and the sampling. The place of the files does not count."""
     digest = hashlib.sha256()
     shared = {"system_prompt": pair.system_prompt, "sampling": asdict(pair.sampling)}
     digest.update(json.dumps(shared, sort_keys=True).encode())
-    for spec in (pair.generator, pair.verifier):
+    for spec in pair.models.values():
         digest.update(_hash_model(spec, locate_model(spec, config)))
     return digest.hexdigest()[:16]
 
@@ -113,7 +113,7 @@ def fingerprint_model(spec: ModelSpec, config: Config) -> str:
 
 def find_last_change_s(pair: Pair, config: Config) -> float:
     """When a file of the pair was last written, in unix seconds. 0 without any file."""
-    folders = [locate_model(spec, config) for spec in (pair.generator, pair.verifier)]
+    folders = [locate_model(spec, config) for spec in pair.models.values()]
     files = [file for folder in folders if folder is not None for file in _list_files(folder)]
     return max((file.stat().st_mtime for file in files), default=0.0)
 

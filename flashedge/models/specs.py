@@ -233,6 +233,16 @@ class Pair:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """By strategy, the values of options (`--set`) that a request leaves out."""
 
+    @property
+    def has_verifier(self) -> bool:
+        return self.verifier.judges != "nothing"
+
+    @property
+    def models(self) -> Mapping[str, ModelSpec]:
+        """The models that are loaded, by role."""
+        models = {"generator": self.generator, "verifier": self.verifier}
+        return models if self.has_verifier else {"generator": self.generator}
+
 
 RESERVED = frozenset(
     [

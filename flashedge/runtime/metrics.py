@@ -23,6 +23,7 @@ from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.scheduling.programs.program import Kind
+from flashedge.types import UNUSED
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -210,9 +211,12 @@ class Metrics:
             running.labels(pair).set(state.running)
             for engine in ("generator", "verifier"):
                 health: Health = getattr(state.health, engine)
+                if health.state == UNUSED:
+                    continue
                 up.labels(pair, engine).set(health.state == "ready")
                 self._advance(self._count["engine_restarts"], (pair, engine), health.restarts)
-            for engine, view in views[pair].items():
+                if (view := views[pair].get(engine)) is None:
+                    continue
                 found = {**asdict(view), **view.replays, **view.kv_moved, **view.token_drafts}
                 for name in of_views.keys() & found.keys():
                     if isinstance(metric := of_views[name], Gauge):

@@ -9,7 +9,7 @@ from scripts.bench.real.records import Record, Way
 from scripts.bench.real.table import choose_answer
 from tests.support.paths import DATA
 
-PAIR = {"name": "bundled", "seed": 3}
+PAIR = {"name": "bundled", "verifier": "bundled", "seed": 3}
 
 
 async def test_the_first_samples_are_those_of_a_smaller_run(served: Daemon, tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def check_pairs(body: Mapping[str, Any], pair: Pair) -> None:
     """Raises RequestError where the verifier can't score pairs of texts as vLLM does."""
     model = body.get("model")
     parse_pair(model if isinstance(model, str) else None)
+    if not pair.has_verifier:
+        raise RequestError(
+            f"{pair.name!r} has no verifier", hint="use a pair with one", param="model"
+        )
     if not pair.verifier.scores_pairs:
         raise RequestError(
             f"the verifier of {pair.name!r} scores no pairs of texts: vLLM does that with"

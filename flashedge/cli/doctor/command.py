@@ -279,7 +279,7 @@ def _check_models(config: Config) -> str:
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
-    folders = [str(resolve_model(model, config)) for model in (pair.generator, pair.verifier)]
+    folders = [str(resolve_model(model, config)) for model in pair.models.values()]
     return f"pair {pair.name}: {', '.join(folders)}"
 
 
@@ -308,7 +308,10 @@ def check_profile(config: Config) -> Found:
     from flashedge.engine.profiles import find_profile
     from flashedge.models.registry import find_pair
 
-    kept = find_profile(find_pair(config.pair, config), config)
+    pair = find_pair(config.pair, config)
+    if not pair.has_verifier:
+        return "none: a pair without a verifier is scheduled by estimates"
+    kept = find_profile(pair, config)
     if kept.profile is not None:
         return judge_profile(kept.profile)
     verdict = WARNING if kept.changed else GOOD
@@ -318,7 +321,10 @@ def check_profile(config: Config) -> Found:
 def check_kv_memory(config: Config) -> str:
     """Say whether KV memory can move between the engines while they run."""
     from flashedge.engine.layout import find_layout
+    from flashedge.models.registry import find_pair
 
+    if not find_pair(config.pair, config).has_verifier:
+        return "the generator has all of it: there is no verifier to share it with"
     layout = find_layout(config)
     if not layout.is_shared:
         names = [str(cards.describe()) for cards in layout.each]

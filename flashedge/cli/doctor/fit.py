@@ -49,10 +49,11 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
     need = find_need(pair, config, place, find_here)
     for card, _ in place.cards:
         yield _check_memory(card)
-    weights = f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
+    by_role = zip(pair.models, need.weights, strict=False)
+    weights = ", ".join(f"{format_size(size)} {role}" for role, size in by_role)
     yield Check("weights", GOOD, weights + (" (on each card)" if max(need.cards) > 1 else ""))
     yield from _check_layout(place)
-    yield _check_engines(need)
+    yield _check_engines(pair, need)
     yield _check_verdict(pair, need, place, config)
 
 
@@ -83,14 +84,14 @@ def _check_memory(card: CardMemory) -> Check:
     )
 
 
-def _check_engines(need: PairNeed) -> Check:
+def _check_engines(pair: Pair, need: PairNeed) -> Check:
     def describe(engine: EngineMemory) -> str:
         parts = (("context", engine.context), ("a step", engine.step), ("graphs", engine.graphs))
         return " + ".join(f"{name} {format_size(size)}" for name, size in parts if size)
 
     found = ", ".join(
         f"{format_size(engine.overhead)} {role} ({describe(engine)})"
-        for role, engine in zip(("generator", "verifier"), need.engines, strict=True)
+        for role, engine in zip(pair.models, need.engines, strict=False)
     )
     basis = "measured here"
     if need.is_estimate:
@@ -112,8 +113,10 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
         f" for {num_paths} paths of {most:,} tokens that share nothing"
     )
     explicit = find_explicit(pair, config)
-    taken = [size or least for size, least in zip(explicit, need.least_kv_bytes, strict=True)]
-    is_short = any(sum(taken[i] for i in on) > room for room, on in need.find_rooms(place))
+    least = need.least_kv_bytes
+    unset = [0 if size else least[i] for i, size in enumerate(explicit)]
+    rooms_left = need.find_rooms(place, explicit)
+    is_short = any(sum(unset[i] for i in on) > room for room, on in rooms_left)
     if is_short:
         detail += f"; but KV sizes are set to {format_size(sum(size or 0 for size in explicit))}"
         hint = "leave kv_bytes unset here and in models.toml, so that both sizes are planned"

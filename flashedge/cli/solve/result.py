@@ -80,9 +80,9 @@ def print_figures(result: Mapping[str, Any]) -> None:
 
 def describe_fingerprint(found: Mapping[str, Any]) -> str:
     """What the bits of a deterministic run depend on."""
-    models = (found.get(role) or {} for role in ("generator", "verifier"))
-    named = " and ".join(f"{m.get('digest')} ({m.get('dtype')})" for m in models)
-    passes = (found.get(f"{role}_passes") or {} for role in ("generator", "verifier"))
+    roles = [role for role in ("generator", "verifier") if role in found]
+    named = " and ".join(f"{found[r].get('digest')} ({found[r].get('dtype')})" for r in roles)
+    passes = (found.get(f"{role}_passes") or {} for role in roles)
     shapes = " and ".join(f"{p.get('window')} x {p.get('group')}" for p in passes)
     return (
         f"deterministic: models {named}; passes of {shapes} tokens; {found.get('vllm')},"

@@ -122,11 +122,6 @@ class VllmPair:
         self._kv_fixed = ThreadPoolExecutor(1).submit(explain_fixed_kv, config, self._layout)
         self._is_built = False
 
-    @property
-    def _is_alone(self) -> bool:
-        """Whether the generator has no verifier beside it."""
-        return self._pair.verifier.judges == "nothing"
-
     async def start(self) -> None:
         """Start both engines. If one fails, stop both and raise EngineError or CheckpointError."""
         await asyncio.to_thread(self._build)
@@ -134,7 +129,7 @@ class VllmPair:
         try:
             sequences = find_max_sequences(self._config)
             measured = find_measured(self._pair, self._config, sequences)
-            if not (runs_on_cpu() or self._is_alone or measured):
+            if self._pair.has_verifier and not (runs_on_cpu() or measured):
                 await self._start_measured()
             else:
                 await self._start_both()
@@ -221,7 +216,7 @@ class VllmPair:
     def health(self) -> tuple[Health, Health]:
         """The health of generator and verifier."""
         if not self._is_built:
-            return _STARTING, Health(state=UNUSED) if self._is_alone else _STARTING
+            return _STARTING, _STARTING if self._pair.has_verifier else Health(state=UNUSED)
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:
@@ -239,10 +234,10 @@ class VllmPair:
                 found["no_passes"] = why
             else:
                 found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
-            if self._is_alone:
-                found["score_shape"] = {}  # no pass will need one
-            else:
+            if self._pair.has_verifier:
                 found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
+            else:
+                found["score_shape"] = {}  # no pass will need one
         except TimeoutError:
             found["failure"] = "it takes too long on this machine"
         fingerprint = await asyncio.to_thread(build_fingerprint, self._pair, self._config, found)
@@ -317,7 +312,8 @@ class VllmPair:
         self.generator = VllmGenerator(options, codec)
         self.stock_generator = StockGenerator(self.generator)
         entry, path = self._pair.verifier, self._verifier_path
-        self._prm = None if self._is_alone else find_family(entry.family)(path, entry.options)
+        has_one = self._pair.has_verifier
+        self._prm = find_family(entry.family)(path, entry.options) if has_one else None
         self._set_verifier(self._build_options("verifier", entry, path, plan[1], room))
         compat.prepare_decoders()
 
@@ -417,7 +413,7 @@ def build_fingerprint(pair: Pair, config: Config, self_test: Mapping[str, Any]) 
         log.warning("the device is not part of the fingerprint: %s", error)
         device = {"device": "unknown", "driver": "unknown"}
     return {
-        **{role: _describe_model(pair, config, role) for role in ROLES},
+        **{role: _describe_model(pair, config, role) for role in pair.models},
         "vllm": " ".join(find_vllm()),
         "torch": importlib.metadata.version("torch"),
         "device": device["device"],
@@ -426,7 +422,7 @@ def build_fingerprint(pair: Pair, config: Config, self_test: Mapping[str, Any]) 
         "threads": config.threads_per_engine,
         "batch_invariant": config.batch_invariant,
         "generator_passes": self_test["replay_shape"],
-        "verifier_passes": self_test["score_shape"],
+        **({"verifier_passes": self_test["score_shape"]} if pair.has_verifier else {}),
         **({"verifier_graphs": True} if config.features.verifier_graphs else {}),
     }
 

@@ -9,7 +9,7 @@ from flashedge.config import Config
 from flashedge.config_field import PerEngine
 from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.memory.card_memory import CardMemory, Place, count_cards
+from flashedge.models.memory.card_memory import Place, count_cards
 from flashedge.models.memory.engine_memory import (
     CARD_SEQUENCES,
     CPU_SEQUENCES,
@@ -85,10 +85,18 @@ class PairNeed:
         """Free bytes of one device on which both engines just start."""
         return sum(engine.total for engine in self.engines) + sum(self.least_kv_bytes)
 
-    def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield (bytes that a card has left for KV, negative if none; the engines on it)."""
+    def find_rooms(
+        self, place: Place, sizes: tuple[int | None, int | None] = (None, None)
+    ) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield (bytes that a card has left for the KV that is not set, negative if none; the
+        engines on it). sizes: the KV that is set for each engine."""
+        least = self.least_kv_bytes
         for card, on_it in place.cards:
-            yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
+            room = card.free_bytes - sum(self.engines[i].total + (sizes[i] or 0) for i in on_it)
+            if not card.is_card:
+                needed = sum(least[i] for i in on_it if sizes[i] is None)
+                room = min(room, max(int(card.memory_bytes * RAM_KV), needed))
+            yield room, on_it
 
     def sum_rooms(self, place: Place) -> int:
         """The bytes that all cards have left for KV. Negative where the rest does not fit."""
@@ -128,7 +136,7 @@ def find_need(
             estimate_engine(shape, sequences, samples=samples, on_card=place.is_card, cards=count)
             for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
         )
-        if pair.verifier.judges == "nothing":
+        if not pair.has_verifier:
             verifier, shapes = NOTHING, (shapes[0], replace(shapes[1], layers=0))
         need = PairNeed(
             engines=find_measured(sequences) or (generator, verifier),
@@ -230,7 +238,7 @@ def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
     verifier all is the generator's."""
     given = pair.memory
     listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
-    if pair.verifier.judges == "nothing":
+    if not pair.has_verifier:
         return config.kv_bytes.generator or listed[0], 0
     return config.kv_bytes.generator or listed[0], config.kv_bytes.verifier or listed[1]
 
@@ -244,13 +252,10 @@ def plan_memory(
     of a model is unknown.
     """
     need = find_need(pair, config, place, find_measured)
-    sizes = list(find_explicit(pair, config))
-    least, missing = need.least_kv_bytes, 0
-    for room, on_it in need.find_rooms(place):
+    explicit = find_explicit(pair, config)
+    sizes, least, missing = list(explicit), need.least_kv_bytes, 0
+    for left, on_it in need.find_rooms(place, explicit):
         unset = [i for i in on_it if sizes[i] is None]
-        left = room - sum(sizes[i] or 0 for i in on_it)
-        if isinstance(place, CardMemory) and not place.is_card:
-            left = min(left, max(int(place.memory_bytes * RAM_KV), sum(least[i] for i in unset)))
         missing += max(0, sum(least[i] for i in unset) - left) if unset else 0
         for i, size in zip(unset, divide(left, [least[i] for i in unset]), strict=True):
             sizes[i] = size

@@ -37,8 +37,8 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
     cards, or if their costs can't be estimated. Ref: arXiv 2509.00195 §4.3."""
     config = resolve_memory(pair, config)
     plan = config.kv_bytes.generator or 0, config.kv_bytes.verifier or 0
-    is_alone = pair.verifier.judges == "nothing"
-    if is_alone or not config.features.kv_split or not find_layout(config).is_shared:
+    is_divided = pair.has_verifier and config.features.kv_split
+    if not is_divided or not find_layout(config).is_shared:
         return plan
     try:
         curves = load_curves(pair, config)

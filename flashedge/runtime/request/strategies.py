@@ -32,9 +32,11 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 
 def list_strategies(judges: Judges) -> tuple[str, ...]:
-    """List the strategies that a verifier of this kind can serve, then the user's programs."""
-    known = {"steps": STRATEGIES, "answers": WITHOUT_STEP_SCORES, "nothing": WITHOUT_SCORES}
-    return (*known[judges], *find_user_programs())
+    """List the strategies that a verifier of this kind can serve. The user's programs need scores
+    of steps."""
+    if judges == "steps":
+        return (*STRATEGIES, *find_user_programs())
+    return WITHOUT_STEP_SCORES if judges == "answers" else WITHOUT_SCORES
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:

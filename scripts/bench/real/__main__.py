@@ -29,12 +29,20 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
 from flashedge.daemon import control
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import ConfigError, FlashEdgeError
 from flashedge.models.registry import find_pair
 from scripts.bench.certainty.samples import make_vote, read_samples
 from scripts.bench.daemon import report
 from scripts.bench.real.measure import Solver, Task, describe_pair, list_tasks, order_problems
-from scripts.bench.real.records import Record, RecordFile, Way, parse_ways, read_records
+from scripts.bench.real.records import (
+    BEST,
+    WEIGHTED,
+    Record,
+    RecordFile,
+    Way,
+    parse_ways,
+    read_records,
+)
 from scripts.bench.real.table import write_tables, write_votes
 from scripts.card.machine import describe_machine
 
@@ -100,7 +108,11 @@ async def measure(
     """Solve what `target` does not have yet. Returns what was done. minutes: with the start of the
     daemon."""
     began = time.monotonic()
-    pair = describe_pair(find_pair(config.pair, config), config, seed)
+    chosen = find_pair(config.pair, config)
+    if not chosen.has_verifier and any(way.name in (WEIGHTED, BEST) for way in ways):
+        told = f"{chosen.name} has no verifier for weighted votes and best_of_n"
+        raise ConfigError(told, hint="leave them out", param="ways")
+    pair = describe_pair(chosen, config, seed)
     problems = order_problems(files, limits)
     kept = RecordFile(target, pair)
     try:

@@ -60,7 +60,7 @@ def describe_pair(pair: Pair, config: Config, seed: int) -> dict[str, Any]:
         "name": pair.name,
         "models": fingerprint_pair(pair, config),
         "generator": _name_model(pair.generator),
-        "verifier": _name_model(pair.verifier),
+        "verifier": _name_model(pair.verifier) if pair.has_verifier else None,
         "temperature": pair.sampling.temperature,
         "max_step_tokens": pair.max_step_tokens,
         "max_path_tokens": pair.max_path_tokens,
@@ -161,6 +161,8 @@ class Solver:
             self._append(Record(**head, **await self._judge(result, at.problem.answer)))
 
     def _build_body(self, at: PlacedProblem, way: Way) -> dict[str, Any]:
+        has_scores = way.name != SAMPLES or self._pair["verifier"] is not None
+        name = way.name if has_scores else VOTE
         seed = mix64(self._pair["seed"], int(at.digest, 16))  # no two problems share randomness
         if self._shared["alone"]:  # else the verifier would have the KV of another way's paths
             seed = mix64(seed, zlib.crc32(str(way).encode()))
@@ -170,7 +172,7 @@ class Solver:
             "n": way.n,
             "seed": seed,
             "early_exit": False,
-            **BODIES.get(way.name, {"strategy": way.name}),
+            **BODIES.get(name, {"strategy": name}),
         }
 
     async def _judge(self, result: Mapping[str, Any], known: str) -> dict[str, Any]:

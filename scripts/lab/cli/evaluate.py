@@ -52,6 +52,9 @@ def evaluate(
     sizes = parse_widths(n)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
+    if not chosen.has_verifier:
+        told = f"{chosen.name} has no verifier, whose choices this command compares"
+        raise RequestError(told, hint="votes alone: python -m scripts.bench.real", param="pair")
     selected = read_labelled(problems, limit)
     generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
     settings = Settings(

@@ -9,6 +9,7 @@ import pytest
 
 from flashedge.errors import ConfigError, NotFound, RequestError
 from scripts.bench.certainty.samples import make_vote
+from scripts.bench.real.__main__ import main
 from scripts.bench.real.measure import list_tasks, order_problems
 from scripts.bench.real.records import (
     FinishedPath,
@@ -92,6 +93,15 @@ def test_one_set_of_samples_serves_all_that_choose_among_them(tmp_path: Path) ->
     assert [str(way) for _, way in tasks] == ["samples-16", "greedy", "beam-4"] * 2
     alone = list_tasks(problems, ways, [], alone=True)
     assert [way for _, way in alone] == [*ways, *ways]
+
+
+def test_what_needs_scores_is_refused_without_a_verifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--problems", str(tmp_path / "no.jsonl"), "--output", str(tmp_path / "out.jsonl")]
+    with pytest.raises(SystemExit, match="1"):
+        main(["run", *files, "--pair", "smollm2-135m", "--ways", "greedy,weighted-4"])
+    assert "smollm2-135m has no verifier for weighted votes" in capsys.readouterr().err
 
 
 def test_what_is_there_is_not_solved_again(tmp_path: Path) -> None:

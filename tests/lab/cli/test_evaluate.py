@@ -58,6 +58,11 @@ def test_a_table_a_report_and_a_plot(
     assert json.loads(cli(*command, "--n", "2,3", "--json").out) == report
 
 
+def test_a_pair_without_a_verifier_is_refused(cli: Cli, problems: Path) -> None:
+    command = ("models", "eval", "smollm2-135m", "--problems", str(problems))
+    cli.ends(2, "smollm2-135m has no verifier", *command)
+
+
 def test_a_second_call_goes_on_and_a_larger_limit_adds(
     cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

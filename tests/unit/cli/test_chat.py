@@ -48,7 +48,10 @@ def test_chat_talks_to_the_daemons_pair(talk: Talk, daemon: FakeDaemon, monkeypa
     monkeypatch.setattr(daemon_control, "find_daemon", lambda config: record)
     talk("one\n")
     talk("two\n", "--pair", "bundled")
-    assert [body["model"] for body in daemon.bodies(PLAIN)] == ["qwen-1.5b", "bundled"]
+    monkeypatch.setenv("FLASHEDGE_PAIR", "smollm2-135m")
+    talk("three\n")
+    asked = [body["model"] for body in daemon.bodies(PLAIN)]
+    assert asked == ["qwen-1.5b", "bundled", "smollm2-135m"]
 
 
 def test_a_single_turn_pair_gets_only_the_latest_question(talk: Talk, daemon: FakeDaemon) -> None:

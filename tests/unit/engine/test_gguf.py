@@ -259,6 +259,22 @@ def test_a_chat_template_can_be_given(cli: Cli, tmp_path: Path) -> None:
     assert tokenizer.apply_chat_template(asked, tokenize=False) == "4 + 7!"
 
 
+OWN_PAIR = """
+[pairs.mine]
+description = "my own"
+generator = "smollm2-135m"
+verifier = "bundled"
+max_step_tokens = 64
+max_path_tokens = 256
+"""
+OWN_GENERATOR = """
+[generators."smollm2-135m"]
+source = "my/own"
+dtype = "float32"
+max_model_len = 2048
+"""
+
+
 def test_an_import_stands_in_for_a_pair_that_is_not_here(cli: Cli, tmp_path: Path) -> None:
     file = write_gguf(tmp_path / "t.gguf", *describe("llama_generator", tmp_path / "original"))
     known = find_pair("smollm2-135m", load_config())
@@ -268,8 +284,15 @@ def test_an_import_stands_in_for_a_pair_that_is_not_here(cli: Cli, tmp_path: Pat
     assert (pair.generator.source, pair.verifier) == (folder, known.verifier)
     assert "verifier: none" in cli("models", "show", pair.name).out
     cli.ends(2, "a model 'smollm2-135m' already", *command)
+    users = load_config().config_dir / "models.toml"
+    with users.open("a") as out:
+        out.write(OWN_PAIR)
     assert cli("models", "rm", pair.name).err.count("removed") == 1
     assert find_pair(known.name, load_config()) == known
+    assert find_pair("mine", load_config()).generator == known.generator
+    users.write_text(OWN_GENERATOR)
+    cli.ends(2, "a model 'smollm2-135m' already", *command)
+    assert users.read_text() == OWN_GENERATOR
     cli.ends(2, "a model 'bundled' already", *command[:-1], "bundled")
 
 

@@ -22,7 +22,7 @@ from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import UNLOADED, PairState
 from flashedge.scheduling.programs.estimates import Scheduling, estimate_programs
 from flashedge.scheduling.programs.program import Kind, Member, Program
-from flashedge.types import NodeId
+from flashedge.types import UNUSED, NodeId
 from tests.support import fake_service
 from tests.support.made_run import build_result, build_step
 from tests.support.runtime_rig import BEAM
@@ -167,6 +167,10 @@ def test_the_load_of_the_engines_is_shown() -> None:
     generator |= {"engine_restarts_total": 1}
     assert_shows(metrics, {f"{name}{{generator}}{{p}}": n for name, n in generator.items()})
     assert_shows(metrics, {"engine_up{verifier}{p}": 0, "engine_restarts_total{verifier}{p}": 2})
+    alone = make_state(verifier=Health(state=UNUSED))
+    metrics.observe_pairs({"q": alone}, {"q": {"generator": VIEW, "verifier": VIEW}})
+    shown = {"engine_up{generator}{q}": 1, "engine_up{verifier}{q}": None}
+    assert_shows(metrics, {**shown, "kv_blocks_used{verifier}{q}": None})
 
 
 def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from flashedge.errors import RequestError
 from flashedge.runtime.request import values
+from flashedge.runtime.request.strategies import list_strategies
 from flashedge.search.aggregates import AGGREGATES, aggregate, score_per_step
 from flashedge.search.base import Finish
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, check_judges, make_search
@@ -92,6 +93,7 @@ def test_without_a_verifier_only_strategies_without_scores_are_left(strategy: st
         return
     with pytest.raises(RequestError, match=f"'{strategy}' needs scores, and the pair has no"):
         build(strategy, "nothing")
+    assert strategy not in list_strategies("nothing")
 
 
 def test_a_program_of_the_users_needs_scores_of_steps() -> None:

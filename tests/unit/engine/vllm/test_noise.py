@@ -39,7 +39,8 @@ def test_the_usual_cuts_need_no_sorted_vocabulary(cuts: Any, monkeypatch: Any) -
     assert find_winners(on_cpu, logits, rows) == wanted
 
 
-CUTS = {"top_k": st.sampled_from([0, 1, 5]), "top_p": st.sampled_from([1.0, 0.9, 0.1])}
+TOP_K, TOP_P = (0, 1, 5, VOCAB, VOCAB + 1), (1.0, 0.9, 0.1)
+CUTS = {"top_k": st.sampled_from(TOP_K), "top_p": st.sampled_from(TOP_P)}
 AT_ONCE = st.sampled_from([on_cpu.ELEMENTS, 2 * VOCAB, 1])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor.command import check_kv_memory, check_profile
 from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
@@ -26,6 +27,7 @@ MIB, GIB = 1 << 20, 1 << 30
 CARD = build_idle_card("a card", 24_564 * MIB)
 SHAPE = replace(QWEN25_7B, hidden=3584, intermediate=18_944, vocab=152_064)
 NONE = FakeNvml(driver=False)
+ALONE = "smollm2-135m"
 SMALL, MIDDLE, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b", "math-7b+prm-7b"
 
 
@@ -93,6 +95,28 @@ def test_sizes_that_are_set_are_respected(config: Config) -> None:
     )
     full = configure(config, kv_bytes=(room - MIB, None))
     assert checks_of(SMALL, "rtx4080", full)["fit"].verdict == WARNING, "none is left for the other"
+
+
+def test_an_eighth_of_the_ram_is_planned_and_counted(config: Config) -> None:
+    """The plan, `doctor` and the number of paths agree. A size that is set may be larger."""
+    ram, pair = replace(card_of(64 * GIB), is_card=False), find_pair(ALONE, config)
+    plan = plan_memory(pair, config, ram)
+    assert plan.need.sum_rooms(ram) == sum(plan.kv_bytes) == 8 * GIB
+    held = 8 * GIB // plan.need.count_path_bytes(0, pair.max_path_tokens)
+    assert plan.need.count_paths(ram, pair.max_path_tokens) == held
+    larger = configure(config, kv_bytes=(20 * GIB, None))
+    assert plan_memory(pair, larger, ram).kv_bytes == (20 * GIB, 0)
+    other = plan_memory(find_pair(SMALL, config), larger, ram)
+    assert other.kv_bytes == (20 * GIB, 8 * GIB)
+
+
+def test_doctor_names_no_verifier_where_there_is_none(config: Config) -> None:
+    found = checks_of(ALONE, "rtx4090", config)
+    assert found["fit"].verdict == GOOD
+    assert not any("verifier" in found[name].detail for name in ("weights", "engines"))
+    alone = configure(config, pair=ALONE)
+    assert check_profile(alone) == "none: a pair without a verifier is scheduled by estimates"
+    assert "no verifier to share" in check_kv_memory(alone)
 
 
 def test_what_was_measured_replaces_the_estimate(config: Config) -> None:

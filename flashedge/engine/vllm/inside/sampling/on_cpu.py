@@ -64,7 +64,8 @@ def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
 
 def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
     """Do what `naive.truncate` does, in place and without sorting the whole vocabulary."""
-    for row, k, p in zip(logits, top_k, top_p, strict=True):
+    for row, given, p in zip(logits, top_k, top_p, strict=True):
+        k = given if given < len(row) else 0
         if k or p < 1:
             kept = _find_kept(row.numpy(), k, p)
             if kept is None:
@@ -77,12 +78,15 @@ def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torc
 
 def _find_kept(row: Floats, k: int, p: float) -> NDArray[np.int64] | None:
     """Find the tokens of a row that top-k and top-p keep, the likeliest first. None where that is
-    not certain: a logit is NaN, too many unlikely tokens count, or rounding decides."""
+    not certain: a logit is NaN, too many unlikely tokens count, or rounding decides. None, too,
+    where so many tokens are near the likeliest that sorting all takes no longer."""
     best = row.max()
     if not np.isfinite(best):
         return None
-    least = np.partition(row, -k)[-k] if 0 < k < len(row) else best - NUCLEUS
+    least = np.partition(row, -k)[-k] if k else best - NUCLEUS
     near = np.flatnonzero(row >= least)
+    if 2 * len(near) > len(row):
+        return None
     kept = near[np.argsort(-row[near], kind="stable")][: k or None]
     if p >= 1:
         return kept
