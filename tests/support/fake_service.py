@@ -270,6 +270,7 @@ def fake_pair(judges: str = "steps") -> Any:
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
         generator=SimpleNamespace(max_model_len=1024, reasoning_parser=None),
         verifier=SimpleNamespace(judges=judges, scores_pairs=judges == "answers"),
+        has_verifier=judges != "nothing",
         options={"probed_cot": {"suffix": "\n\nFinal answer: \\boxed{"}},
         **limits,
         **rules,

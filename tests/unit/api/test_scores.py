@@ -294,5 +294,8 @@ async def test_a_verifier_of_steps_refuses_pairs_of_texts(client: httpx.AsyncCli
     message = check(await client.post("/v1/score", json=PAIRS), 400, "invalid_request", "text_1")
     assert "'bundled' scores no pairs of texts" in message
     assert "send problem and solution, or steps" in message
+    async with client_of(FakeService(), "nothing") as alone:
+        message = check(await alone.post("/v1/score", json=PAIRS), 400, "invalid_request", "model")
+    assert "'bundled' has no verifier" in message
     searched = {**PAIRS, "model": "bundled:beam-4"}
     check(await client.post("/v1/score", json=searched), 400, "invalid_request", "model")
