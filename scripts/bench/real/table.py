@@ -59,9 +59,10 @@ def find_outcomes(
             found[way][at] = Outcome(record.right, drawn, record.computed_tokens)
     for at, record in find_samples(records).items():
         most = Way.parse(record.way).n
-        usual = {Way(name, n) for name in SAMPLED for n in (*SIZES, most)}
+        choices = SAMPLED if record.pair["verifier"] else (VOTE,)
+        usual = {Way(name, n) for name in choices for n in (*SIZES, most)}
         for name, n in set(ways) or usual:
-            if name in SAMPLED and n <= most:
+            if name in choices and n <= most:
                 found[Way(name, n)][at] = choose_among(record, name, n)
     return found
 

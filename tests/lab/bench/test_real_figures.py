@@ -102,6 +102,9 @@ def test_what_needs_scores_is_refused_without_a_verifier(
     with pytest.raises(SystemExit, match="1"):
         main(["run", *files, "--pair", "smollm2-135m", "--ways", "greedy,weighted-4"])
     assert "smollm2-135m has no verifier for weighted votes" in capsys.readouterr().err
+    alone = replace(SAMPLES, pair={**PAIR, "verifier": None})
+    page = "\n".join(write_tables([alone], ()))
+    assert ("| vote-4 |" in page, "| weighted-4 |" in page) == (True, False)
 
 
 def test_what_is_there_is_not_solved_again(tmp_path: Path) -> None:
