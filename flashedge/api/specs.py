@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from flashedge.api.schemas import SolveBody
 from flashedge.client.protocol import LONGEST_NAME
 from flashedge.errors import NotFound, RequestError
-from flashedge.models.registry import LATEST
+from flashedge.models.registry import split_name
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import (
@@ -47,8 +47,8 @@ class ModelName(NamedTuple):
     @classmethod
     def parse(cls, name: str) -> ModelName:
         """Split a model's name. The pair is not checked. Raises NotFound for an unknown search."""
-        pair, colon, suffix = name.replace(LATEST, "", 1).partition(":")
-        if not colon:
+        pair, suffix = split_name(name)
+        if suffix is None:
             return cls(pair=pair, search=None)
         try:
             strategy, n = parse_strategy(suffix, find_user_programs())
@@ -60,7 +60,7 @@ class ModelName(NamedTuple):
             ) from error
         search: dict[str, Any] = {"strategy": strategy}
         search = search if n is None else search | {"n": n}
-        return cls(pair=pair, search=search, suffix=colon + suffix)
+        return cls(pair=pair, search=search, suffix=f":{suffix}")
 
 
 def parse_pair(model: str | None) -> str | None:

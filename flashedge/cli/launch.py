@@ -21,7 +21,7 @@ from flashedge.cli.connection import connect_ready, load_served
 from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
 from flashedge.config import Config, find_nearest
 from flashedge.errors import ConfigError, NotFound, RequestError
-from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.registry import find_pair, load_pairs, split_name
 from flashedge.models.specs import Pair
 
 EPILOG = """\
@@ -267,7 +267,7 @@ def launch(
     from flashedge.daemon.files import build_url
 
     chosen = find_agent(agent)
-    name, _, named = (model or "").partition(":")
+    name, named = split_name(model or "")
     if named and search is not None and named != search:
         raise RequestError(f"--model {model} contradicts --search {search}", param="search")
     search = named or search

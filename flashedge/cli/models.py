@@ -27,6 +27,7 @@ from flashedge.models.folders import (
     is_folder,
     locate_hub,
     locate_model,
+    locate_source,
 )
 from flashedge.models.memory.card_memory import (
     KNOWN_CARDS,
@@ -254,7 +255,7 @@ def import_gguf(
         raise ConfigError(f"a pair can't be named {name!r}", hint="add --name NAME", param="name")
     folder = _locate_imports(config) / name
     stands_in = verifier is None and _is_missing(name, config)
-    is_taken = not stands_in and (name in known["pairs"] or name in known["generators"])
+    is_taken = not stands_in and (name in load_pairs(config) or name in known["generators"])
     if is_taken or folder.exists():
         hint = f"add --name NAME, or type first: flashedge models rm {name}"
         raise ConfigError(f"there is a model {name!r} already", hint=hint, param="name")
@@ -439,13 +440,16 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
         check_model(kept, spec)
         return kept
     _check_room(hub, spec.weights_bytes or 0)
+    commit = find_commit(hub, spec.source, spec.revision)  # the same as before
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):  # none, or that of a copied folder
+        commit = spec.revision or "main"
     from huggingface_hub import errors as hub_errors
     from huggingface_hub import snapshot_download
 
     try:
         folder = snapshot_download(
             spec.source,
-            revision=find_commit(hub, spec.source, spec.revision),  # the same as before
+            revision=commit,
             cache_dir=hub,
             allow_patterns=_PATTERNS,
             ignore_patterns=_OTHER_FORMATS,
@@ -533,9 +537,8 @@ def _locate_imports(config: Config) -> Path:
 
 
 def _locate(spec: ModelSpec, hub: Path) -> Path:
-    if is_folder(spec.source):
-        return Path(spec.source)  # an imported model's
-    return hub / f"models--{spec.source.replace('/', '--')}"
+    """The folder of a model and its versions: an imported model's own, or in the cache `hub`."""
+    return Path(spec.source) if is_folder(spec.source) else locate_source(hub, spec.source)
 
 
 def _find_in_folder(spec: ModelSpec, source: Path) -> Path:

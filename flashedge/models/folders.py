@@ -24,18 +24,19 @@ def is_folder(source: str) -> bool:
 
 def find_snapshot(hub: Path, source: str, revision: str | None) -> Path | None:
     """The folder of `source` in the cache `hub`; None when it isn't there."""
-    folder = _locate_source(hub, source) / "snapshots" / find_commit(hub, source, revision)
+    folder = locate_source(hub, source) / "snapshots" / find_commit(hub, source, revision)
     return folder if (folder / "config.json").is_file() else None
 
 
 def find_commit(hub: Path, source: str, revision: str | None) -> str:
     """The commit that an earlier download got of `source`, else `revision`."""
     name = revision or "main"
-    ref = _locate_source(hub, source) / "refs" / name
+    ref = locate_source(hub, source) / "refs" / name
     return ref.read_text(encoding="utf-8").strip() if ref.is_file() else name
 
 
-def _locate_source(hub: Path, source: str) -> Path:
+def locate_source(hub: Path, source: str) -> Path:
+    """The folder of all versions of `source` in the cache `hub`."""
     return hub / f"models--{source.replace('/', '--')}"
 
 

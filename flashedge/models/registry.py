@@ -39,32 +39,39 @@ _CHOICES = {
 _RANGES = {"step_entropy": (0, MAX_STEP_ENTROPY), "temperature": (0, 2), "top_p": (0, 1)}
 """Least and largest value, as in requests. top_p must be above 0, since 0 would leave no token."""
 _TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
-LATEST = ":latest"
-"""What Ollama's users write behind a name. There is one model of each name here."""
+LATEST = "latest"
+"""What Ollama's users write behind a name and a colon. There is one model of each name here."""
 T = TypeVar("T")
 
 
 class Pairs(Mapping[str, Pair]):
-    """Pairs by name, and by what else their users call them: an alias, with other capitals, or with
-    ":latest" behind. Raises ConfigError where two are called alike."""
+    """Pairs by name, and by what else their users call them: an alias that is no pair's own name,
+    with other capitals, or with ":latest" behind."""
 
     def __init__(self, pairs: Mapping[str, Pair]) -> None:
-        self._pairs, self._found = pairs, dict[str, Pair]()
+        self._pairs, self._found = pairs, {name.lower(): pair for name, pair in pairs.items()}
         for pair in pairs.values():
-            for name in (pair.name, *pair.aliases):
-                other = self._found.setdefault(name.lower(), pair)
-                if other is not pair:
-                    told = f"the pairs {other.name!r} and {pair.name!r} are both called {name!r}"
-                    raise ConfigError(f"models.toml: {told}", hint="rename one of them")
+            for alias in pair.aliases:
+                self._found.setdefault(alias.lower(), pair)
 
     def __getitem__(self, name: str) -> Pair:
-        return self._found[name.lower().removesuffix(LATEST)]
+        own = self._pairs.get(name)  # names of two pairs may differ in their capitals alone
+        return own or self._found[name.lower().removesuffix(f":{LATEST}")]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pairs)
 
     def __len__(self) -> int:
         return len(self._pairs)
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """Split a model's name into a pair and a search, without ":latest". None if there is no colon
+    besides."""
+    pair, *parts = name.split(":")
+    if parts and parts[0].lower() == LATEST:
+        del parts[0]
+    return pair, ":".join(parts) if parts else None
 
 
 def load_pairs(config: Config) -> Mapping[str, Pair]:
@@ -163,7 +170,9 @@ def _build_pair(
         if role in entry:
             model = str(entry[role])
             if model not in models[kind]:
-                raise build_key_error(model, f"{where}, {role}", models[kind])
+                error = build_key_error(model, f"{where}, {role}", models[kind])
+                error.hint = f"{error.hint}; to keep another, add its entry to [{kind}]"
+                raise error
             fields[role] = models[kind][model]
     return _build(Pair, fields, where)
 

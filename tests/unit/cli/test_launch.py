@@ -77,7 +77,8 @@ def test_an_agent_is_started(cli: Cli, daemon: FakeDaemon, tmp_path: Path, name:
 @pytest.mark.parametrize("name", AGENTS)
 def test_what_is_printed_can_be_pasted(cli: Cli, monkeypatch: Patch, name: str) -> None:
     monkeypatch.setattr(daemon_control, "start", None)
-    done = cli.ends(0, "", "launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
+    model = "bundled:Latest:beam-4"
+    done = cli.ends(0, "", "launch", name, "--model", model, "--print", "--", "it's")
     *exports, command = done.out.splitlines()
     expected = AGENTS[name].point(ENDPOINT)
     printed = [shlex.split(line)[1].partition("=") for line in exports]

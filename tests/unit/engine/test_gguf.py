@@ -312,7 +312,8 @@ def test_nothing_is_left_of_an_import_that_fails(
 
     refuse("there is no verifier 'bundle'", "--verifier", "bundle")
     refuse("can't be named 'a/b'", "--name", "a/b")
-    refuse("there is a model 'bundled' already", "--name", "bundled")
+    for taken in ("bundled", "qwen3.5-4b", "Qwen3-8B"):  # an alias, and one in other capitals
+        refuse(f"there is a model {taken!r} already", "--name", taken)
     full = OSError(28, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr(GgufModel, "_write_weights", failing(full))

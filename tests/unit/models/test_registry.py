@@ -76,6 +76,10 @@ PACKED = {
 bits and a zero point of 4 for 128 weights, MXFP4 a scale of 8 for 32, Gemma 4 one of 16 for 32."""
 
 
+LOADED = {"google/gemma-4-12B-it-qat-w4a16-ct": round(8.28 * 2**30)}
+"""What published logs of vLLM say that loading took."""
+
+
 def test_new_generators_are_as_their_configurations_say(pairs: list[Pair], tmp_path: Path) -> None:
     configs = build_configs()
     assert configs.keys() == PACKED.keys()
@@ -97,7 +101,11 @@ def test_new_generators_are_as_their_configurations_say(pairs: list[Pair], tmp_p
             if re.search(pattern, name) and w.ndim == (3 if ".experts." in name else 2)
         )
         assert spec.parameters == total, source
-        assert spec.weights_bytes == int(packed * bits / 8) + 2 * (total - packed), source
+        counted, known = int(packed * bits / 8) + 2 * (total - packed), spec.weights_bytes
+        if source in LOADED:
+            assert counted < known == LOADED[source], "what sees and hears, and other buffers"
+        else:
+            assert known == counted, source
 
 
 TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Reward-V2", "PRM-7B", "SmolLM2")
@@ -225,6 +233,18 @@ def test_a_pair_is_found_as_ollamas_users_write_it(config: Config) -> None:
     assert name_pair(replace(config, pair="nobody")).pair == "nobody"
 
 
+def test_an_own_name_beats_an_alias(config: Config) -> None:
+    aliases = 'aliases = ["Bundled", "gpt-oss-20b", "ours"]'
+    users_file(config, MINE.replace(STEPS, f"{STEPS}\n{aliases}"))
+    names = {"bundled": "bundled", "GPT-OSS-20B": "gpt-oss-20b+skywork-1.5b", "ours": "mine"}
+    assert {name: find_pair(name, config).name for name in names} == names
+    users_file(config, MINE.replace("[pairs.mine]", '[pairs."gpt-oss-20b"]'))
+    assert find_pair("gpt-oss-20b:LATEST", config).generator.source == "/models/g"
+    users_file(config, MINE.replace("[pairs.mine]", "[pairs.BUNDLED]"))
+    names = {"bundled": "bundled", "BUNDLED": "BUNDLED"}
+    assert {name: find_pair(name, config).name for name in names} == names
+
+
 def test_shipped_pairs_have_room_for_a_prompt_and_thinking_ones_for_that(pairs: list[Pair]) -> None:
     thinking = [p for p in pairs if p.judge == "answer"]
     assert len(thinking) == 3
@@ -306,14 +326,13 @@ MISTAKES = [
     ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table"),
     (STEPS, f'{STEPS}\naliases = ["a:b"]', "can't hold ':'"),
     (STEPS, f'{STEPS}\naliases = "a"', "must be a list of strings"),
-    (STEPS, f'{STEPS}\naliases = ["Bundled"]', "are both called 'Bundled'"),
     (STEPS, f"{STEPS}\nstep_entropy = 3.5", r"in \[0, 3\]"),
     ("temperature = 1", "temperature = -1", r"temperature is -1.0; it must be in \[0, 2\]"),
     ("temperature = 1", "top_p = 0", r"top_p is 0.0; it must be in \(0, 1\]"),
     ("temperature = 1", "top_p = nan", r"in \(0, 1\]"),
     (FAMILY, f"{FAMILY}\narchitecture = {{ layers = 2, heads = 2 }}", "kv_heads is missing"),
 ]
-HINTS = ["max_model_len", "pairs", "temperature", "mine"]
+HINTS = ["max_model_len", "pairs", "temperature", "'mine'?; to keep another, add its"]
 """Of the first mistakes: the name that is meant."""
 
 

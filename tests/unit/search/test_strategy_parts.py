@@ -9,6 +9,7 @@ import pytest
 
 from flashedge.api.specs import ModelName
 from flashedge.errors import ConfigError, NotFound, RequestError
+from flashedge.models.registry import split_name
 from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import build_search
@@ -111,6 +112,8 @@ def test_latest_is_no_search() -> None:
     name = ModelName.parse("Bundled:latest:beam-4")
     assert (name.pair, name.search) == ("Bundled", {"strategy": "beam", "n": 4})
     assert name.write("bundled") == "bundled:beam-4"
+    assert ModelName.parse("Bundled:LATEST").pair == "Bundled"
+    assert split_name("mine:latest-2") == ("mine", "latest-2"), "which is another name"
 
 
 @pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x"])
