@@ -59,7 +59,11 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
     config = get_text_config(whole)
     quantized = whole.get("quantization_config") or config.get("quantization_config")
     params, stored = count_weights(
-        read_tensors(folder), quantized, dtype_bytes=size, is_fp8=spec.quantization is not None
+        read_tensors(folder),
+        quantized,
+        dtype_bytes=size,
+        is_fp8=spec.quantization is not None,
+        is_tied=bool(config.get("tie_word_embeddings", whole.get("tie_word_embeddings"))),
     )
     if not params and spec.weights_bytes:
         params, stored = spec.parameters or spec.weights_bytes // size, spec.weights_bytes
@@ -107,7 +111,7 @@ def find_width(config: Mapping[str, Any]) -> int | None:
 def find_bounded_layers(config: Mapping[str, Any], dtype_bytes: int) -> BoundedLayers | None:
     """Find the layers that have no KV of all tokens. config: of the text model. None if there are
     none. Raises KeyError, TypeError."""
-    kinds = config.get("layer_types") or []
+    kinds = config.get("layer_types") or _list_layer_types(config)
     if linear := kinds.count("linear_attention"):
         keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
         values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
@@ -122,6 +126,19 @@ def find_bounded_layers(config: Mapping[str, Any], dtype_bytes: int) -> BoundedL
     return None
 
 
+def _list_layer_types(config: Mapping[str, Any]) -> list[str]:
+    """List the layers' kinds as transformers does where config.json has no `layer_types`: the last
+    of so many layers keeps the KV of all tokens."""
+    kind, every = "linear_attention", config.get("full_attention_interval")
+    if every is None:
+        usual = _USUAL_PATTERNS.get(str(config.get("model_type")))
+        kind, every = "sliding_attention", config.get("sliding_window_pattern", usual)
+    if not isinstance(every, int) or every < 1:
+        return []
+    layers = range(1, config["num_hidden_layers"] + 1)
+    return [kind if layer % every else "full_attention" for layer in layers]
+
+
 def _find_global(config: Mapping[str, Any], name: str) -> int | None:
     """Find a figure of the layers that attend to all tokens. Gemma 4 has others for them, by
     another name or, as newer versions of transformers write it, by the numbers of these layers."""
@@ -132,6 +149,8 @@ def _find_global(config: Mapping[str, Any], name: str) -> int | None:
     return found
 
 
+_USUAL_PATTERNS = {"gemma2": 2, "gemma3_text": 6}
+"""`sliding_window_pattern` of models whose config.json need not give it."""
 _STATE_BYTES = 4
 """Of a number in a recurrent state: the checkpoints of Qwen3.5 ask for float32."""
 _FLOAT = ("F64", "F32", "F16", "BF16")
@@ -149,18 +168,20 @@ def count_weights(
     *,
     dtype_bytes: int,
     is_fp8: bool = False,
+    is_tied: bool = False,
 ) -> tuple[int, int]:
     """Return (number of weights, bytes that they take when they are loaded).
 
     Floats are loaded in `dtype_bytes` each. With is_fp8, the matrices of all layers are loaded in
-    one byte for each weight. A quantized checkpoint packs several weights into one integer and is
-    loaded as it is stored. tensors: headers of `read_tensors`.
+    one byte for each weight. With is_tied, the embedding is the output matrix, too, and a copy of
+    it is not loaded. A quantized checkpoint packs several weights into one integer and is loaded as
+    it is stored. tensors: headers of `read_tensors`.
     quantized: `quantization_config` of the model's config.json, if it has one.
     """
     bits = _find_bits(quantized)
     weights = stored = 0
     for name, tensor in tensors.items():
-        if _UNUSED.search(name):
+        if _UNUSED.search(name) or (is_tied and "lm_head." in name):
             continue
         count, kind = prod(tensor["shape"]), tensor["dtype"]
         start, end = tensor["data_offsets"]

@@ -72,8 +72,8 @@ class ModelShape(Architecture):
 
     @property
     def state_tokens(self) -> int:
-        """Tokens whose KV takes as much memory as a state, in one layer each: with states, vLLM's
-        blocks are of this size, and a path has whole ones. 1 without states."""
+        """Tokens of one of vLLM's blocks where layers keep states, 1 where none does. vLLM makes a
+        block of KV in a layer as large as a layer's state, and a path has whole blocks."""
         if self.bounded is None or self.bounded.window is not None:
             return 1
         tokens = -(-self.bounded.bytes * self._growing_layers // self._growing_bytes)

@@ -68,17 +68,13 @@ class PairNeed:
     @property
     def least_kv_bytes(self) -> tuple[int, int]:
         """KV with which each engine just starts: one path of full length and what is beyond it."""
-        least = [
-            self.count_path_bytes(
-                i, limit + max(SPARE_TOKENS, self.shapes[i].state_tokens), IN_FLIGHT_TOKENS
-            )
-            for i, limit in enumerate(self.limits)
-        ]
-        return least[0], least[1]
+        parts = zip(self.shapes, self.limits, self.cards, strict=True)
+        generator, verifier = (count_least_kv(*part) for part in parts)
+        return generator, verifier
 
-    def count_path_bytes(self, engine: int, tokens: int, in_flight_tokens: int = 0) -> int:
+    def count_path_bytes(self, engine: int, tokens: int) -> int:
         """Count the KV and states of a path on each card of an engine: 0 for the generator."""
-        return count_path_bytes(self.shapes[engine], self.cards[engine], tokens, in_flight_tokens)
+        return count_path_bytes(self.shapes[engine], self.cards[engine], tokens)
 
     @property
     def least_bytes(self) -> int:
@@ -110,13 +106,21 @@ class PairNeed:
         )
 
     def count_paths(self, place: Place, tokens: int) -> int:
-        """The paths of `tokens` tokens that both engines hold at once if no two share KV."""
-        each = [self.count_path_bytes(i, tokens) for i in (0, 1)]
+        """The paths of `tokens` tokens that both engines hold at once if no two share KV. Of longer
+        ones than an engine takes, it holds as much as it takes."""
+        each = [self.count_path_bytes(i, min(tokens, self.limits[i])) for i in (0, 1)]
         rooms = self.find_rooms(place)
         return max(0, min(room // sum(each[i] for i in on_it) for room, on_it in rooms))
 
     def fits(self, place: Place) -> bool:
         return self.find_shortfall(place) == 0
+
+
+def count_least_kv(shape: ModelShape, limit: int, cards: int) -> int:
+    """Count the KV bytes on each card with which an engine just starts. limit: its
+    `max_model_len`."""
+    tokens = limit + max(SPARE_TOKENS, shape.state_tokens)
+    return count_path_bytes(shape, cards, tokens, IN_FLIGHT_TOKENS)
 
 
 def find_need(
@@ -164,11 +168,17 @@ def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | Non
 
 
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
-    """The pairs that fit unchanged, without those of unknown shape or that can't be spread."""
+    """The pairs that fit unchanged."""
+    return (pair for pair, need in list_needs(pairs, place, config) if need.fits(place))
+
+
+def list_needs(
+    pairs: Iterable[Pair], place: Place, config: Config
+) -> Iterator[tuple[Pair, PairNeed]]:
+    """The pairs with their needs, without those of unknown shape or that can't be spread."""
     for pair in pairs:
         with suppress(ConfigError):
-            if find_need(pair, config, place).fits(place):
-                yield pair
+            yield pair, find_need(pair, config, place)
 
 
 def choose_auto(pairs: Iterable[Pair], place: Place, config: Config) -> Pair | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import psutil
 
@@ -12,7 +13,8 @@ from flashedge.engine.memory_plan import find_max_sequences, resolve_memory
 from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
-from flashedge.models.memory.engine_memory import count_kv_bytes
+from flashedge.models.memory.engine_memory import count_path_bytes
+from flashedge.models.memory.fit import count_least_kv
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import MAPPED, PARTS, KvManager
@@ -55,12 +57,16 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
 
 def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
-    """Estimate an engine's costs before it has started. Bytes are those of each of its cards."""
-    tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
-    block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
-    return build_engine_cost(
+    """Estimate an engine's costs before it has started. Bytes are those of each of its cards. A
+    token has its share of a path of `WIDE`, windows and states included."""
+    shape, cards = load_shape(spec, config), find_layout(config).generator.count
+    tokens = max(BLOCK_TOKENS[detect_device_kind()], shape.state_tokens)
+    path = -(-(WIDE.context_tokens + WIDE.step_tokens) // tokens) * tokens
+    block_bytes = tokens * (count_path_bytes(shape, cards, path) // path)
+    cost = build_engine_cost(
         curve, block_bytes, tokens, spec.max_model_len, find_max_sequences(config)
     )
+    return replace(cost, least_bytes=count_least_kv(shape, spec.max_model_len, cards))
 
 
 async def build_manager(

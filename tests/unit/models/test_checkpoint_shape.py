@@ -11,7 +11,7 @@ import pytest
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.checkpoint_shape import find_shape, read_shape
+from flashedge.models.checkpoint_shape import find_bounded_layers, find_shape, read_shape
 from flashedge.models.specs import Architecture, ModelSpec
 from tests.support.paths import ROOT
 from tests.support.tiny_models import write_hub_model
@@ -117,6 +117,44 @@ def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {**PLAIN, f"{LINEAR}.weight": ("BF16", [WIDTH, WIDTH])})
     shape = read_shape(folder, replace(SPEC, quantization="fp8_per_tensor"))
     assert (shape.params, shape.weights_bytes) == (REST + MATRIX, 2 * REST + MATRIX)
+
+
+def test_a_copy_of_a_tied_embedding_is_not_loaded(tmp_path: Path) -> None:
+    tensors = {**PLAIN, "lm_head.weight": ("BF16", [ROWS, WIDTH])}
+    folder = write_checkpoint(tmp_path, tensors)
+    assert read_shape(folder, SPEC).params == REST + ROWS * WIDTH
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "tie_word_embeddings": True}))
+    assert read_shape(folder, SPEC).params == REST
+
+
+@pytest.mark.parametrize(
+    ("figures", "layers", "window"),
+    [
+        ({"sliding_window": 8, "sliding_window_pattern": 3}, 5, 8),
+        ({"sliding_window": 8, "model_type": "gemma2"}, 4, 8),
+        ({"sliding_window": 8}, 0, None),
+        ({"sliding_window": None, "sliding_window_pattern": 3}, 0, None),
+        (
+            {
+                "full_attention_interval": 4,
+                "linear_num_key_heads": 1,
+                "linear_key_head_dim": 8,
+                "linear_num_value_heads": 1,
+                "linear_value_head_dim": 8,
+                "linear_conv_kernel_dim": 4,
+            },
+            6,
+            None,
+        ),
+    ],
+)
+def test_kinds_of_layers_are_found_without_a_list_of_them(
+    figures: dict[str, Any], layers: int, window: int | None
+) -> None:
+    told = {**FIGURES, "num_hidden_layers": 7, "hidden_size": WIDTH, **figures}
+    found = find_bounded_layers(told, 2)
+    assert (found.layers, found.window) == (layers, window) if layers else found is None
 
 
 def test_the_files_tell_once_all_are_here_and_else_the_entry(config: Config) -> None:

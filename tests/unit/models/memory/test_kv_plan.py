@@ -77,6 +77,13 @@ def test_a_card_with_room_for_one_path_each_and_one_that_is_too_small(config: Co
     assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0, "a display needs memory too"
 
 
+def test_a_verifier_holds_no_more_of_a_path_than_it_takes(config: Config) -> None:
+    pair, card = find_pair("gpt-oss-20b", config), build_idle_card("card", 24 * GIB)
+    need = find_need(pair, config, card)
+    each = need.count_path_bytes(0, 16_384) + need.count_path_bytes(1, 4096)
+    assert need.count_paths(card, 16_384) == need.sum_rooms(card) // each
+
+
 def test_sizes_that_are_set_are_respected(config: Config) -> None:
     both = configure(config, kv_bytes=(300 * MIB, 200 * MIB))
     assert plan_memory(find_pair(LARGE, both), both, CARD).kv_bytes == (300 * MIB, 200 * MIB)

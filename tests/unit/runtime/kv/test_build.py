@@ -11,8 +11,9 @@ from flashedge.engine.layout import EngineCards, Layout
 from flashedge.engine.memory_plan import resolve_memory
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError
+from flashedge.models.memory.fit import count_least_kv
 from flashedge.models.registry import find_pair
-from flashedge.models.shape import ModelShape
+from flashedge.models.shape import BoundedLayers, ModelShape
 from flashedge.models.specs import KvSizes, Pair
 from flashedge.profiler.gpu import read_cards
 from flashedge.profiler.measure import DECODE, PREFILL, fit_model
@@ -76,6 +77,25 @@ def test_the_sum_of_configured_sizes_is_divided() -> None:
     sizes = choose_start_split(plan_pair(20 * MIB), config)
     assert sum(sizes) == 80 * MIB
     assert sizes == choose_start_split(plan_pair(40 * MIB), load_config())
+
+
+@pytest.mark.parametrize("window", [None, 128])
+def test_the_start_counts_windows_and_states(monkeypatch: pytest.MonkeyPatch, window: int) -> None:
+    config, pair = load_config(), plan_pair(40 * MIB)
+    curve = load_curves(pair, config).generator
+    shape = module.load_shape(pair.generator, config)
+    plain = module.build_start_cost(curve, pair.generator, config)
+    bounded = replace(shape, bounded=BoundedLayers(layers=2, bytes=MIB, window=window))
+    monkeypatch.setattr(module, "load_shape", lambda *_: bounded)
+    cost, limit = (
+        module.build_start_cost(curve, pair.generator, config),
+        pair.generator.max_model_len,
+    )
+    assert cost.least_bytes == count_least_kv(bounded, limit, 1) > plain.least_bytes
+    tokens = -(-308 // cost.block_tokens) * cost.block_tokens  # of a path of WIDE
+    whole = bounded.count_path_bytes(tokens)
+    assert whole - tokens < cost.kv_bytes_per_token * tokens <= whole
+    assert (cost.block_tokens == bounded.state_tokens) == (window is None)
 
 
 def test_memory_below_one_path_is_divided_as_planned(caplog: pytest.LogCaptureFixture) -> None:
