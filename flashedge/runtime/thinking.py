@@ -38,7 +38,9 @@ class Thinking:
         opens, closes = self.tags
         has_tag = self.begins == "before" and rest.startswith(opens)
         if self.begins != "thinking" and not has_tag:
-            return None, text
+            # gpt-oss names its channel before an answer without thinking, too.
+            final = closes.removeprefix("assistant")
+            return None, text if final == closes else rest.removeprefix(final)
         if has_tag:
             rest = rest.removeprefix(opens)
         thinking, _, answer = rest.partition(closes)

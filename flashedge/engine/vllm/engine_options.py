@@ -21,6 +21,7 @@ from flashedge.models.memory.fit import list_sequences
 from flashedge.models.shape import BoundedLayers
 from flashedge.models.specs import ModelSpec
 from flashedge.scheduling.speculation.token_drafts import MOST_ON_CARD, list_widths
+from flashedge.types import THINK_CLOSE, THINK_OPEN, ThinkTags
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -84,6 +85,8 @@ class EngineOptions:
     """How vLLM quantizes the layers while it loads them, one of `models.specs.ONLINE_METHODS`."""
     reasoning_parser: str | None = None
     """vLLM's parser of the model's thinking, during which guided decoding waits."""
+    think_tags: ThinkTags = (THINK_OPEN, THINK_CLOSE)
+    """What the model writes around its thinking."""
     compact_json: bool = False
     """See `models.specs.ModelSpec`."""
     hang_s: float = 60.0
@@ -124,7 +127,9 @@ class EngineOptions:
             "enable_log_requests": False,
             "additional_config": {keys.ARGS_KEY: self._build_additional_config()},
         }
-        if self.card_drafts:  # by our own speculator in the place of vLLM's
+        has_states = self.bounded is not None and self.bounded.window is None
+        # A state can't go back to before a wrong token.
+        if self.card_drafts and not has_states:  # by our own speculator in the place of vLLM's
             args["speculative_config"] = {
                 "method": "ngram_gpu",
                 "num_speculative_tokens": self.card_drafts,
@@ -132,7 +137,7 @@ class EngineOptions:
                     self.max_num_seqs, self.card_drafts
                 ),
             }
-        if self.bounded is not None and self.bounded.window is None:
+        if has_states:
             # vLLM makes blocks as large as a state, some 500 tokens. Without this it would find no
             # prefix that ends within one, and each path would be computed anew at each step.
             args["prefix_match_unit"] = self.block_tokens

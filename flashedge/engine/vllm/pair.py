@@ -302,6 +302,7 @@ class VllmPair:
         options = replace(
             options,
             reasoning_parser=entry.reasoning_parser,
+            think_tags=entry.think_tags or options.think_tags,
             compact_json=entry.compact_json,
             # Requests that belong to no run and set no sampling get the pair's.
             extra={**options.extra, "override_generation_config": asdict(self._pair.sampling)},

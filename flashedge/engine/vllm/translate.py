@@ -46,26 +46,28 @@ def build_end_error(reason: str | None, *, is_guided: bool) -> FlashEdgeError:
     return GenerationFailed(f"the generator engine ended a request with {reason!r}")
 
 
-def explain_no_passes(options: EngineOptions) -> str | None:
-    """Say why an engine with these options computes no deterministic requests. None if it does. The
-    self-test reports it too."""
-    if options.second_runner:
-        return "vLLM's second model runner computes no passes (feature second_runner)"
+def explain_no_passes(options: EngineOptions) -> tuple[str, str] | None:
+    """Say why an engine with these options computes no deterministic requests, with a hint. None if
+    it does. The self-test reports it too."""
+    hint = "leave out deterministic"
     if options.bounded is not None:
-        return (
+        told = (
             f"the {options.name} has layers with a sliding window or a recurrent state, which can't"
             " go back to an earlier token"
         )
+        return told, hint
+    if options.second_runner:
+        told = "vLLM's second model runner computes no passes (feature second_runner)"
+        return told, f"switch the feature second_runner off, or {hint}"
     return None
 
 
 def check_passes(options: EngineOptions) -> None:
     """Raise RequestError if an engine with these options computes no deterministic requests."""
-    if why := explain_no_passes(options):
+    if found := explain_no_passes(options):
+        why, hint = found
         raise RequestError(
-            f"the request can't be deterministic: {why}",
-            hint="leave out deterministic",
-            param="deterministic",
+            f"the request can't be deterministic: {why}", hint=hint, param="deterministic"
         )
 
 

@@ -163,7 +163,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     if failure := self_test.get("failure"):
         why = f"the self-test did not finish ({failure})"
     elif no_passes := self_test.get("no_passes"):
-        why = no_passes
+        why, hint = no_passes
     elif lacking:
         why = f"no shape of passes gives equal bits for the {' and the '.join(lacking)}"
         hint = f"{hint}; `flashedge ps --json` shows the self-test"

@@ -55,7 +55,7 @@ class SearchClient(TaggedClient):
         """Start the run and stream its outputs. Raises vLLM's own errors about the prompt and its
         parameters. This call and the stream also raise what `fail_request` returns."""
         params = sampling_params.clone()
-        params.extra_args = {**(params.extra_args or {}), ARGS_KEY: {THINKS: self._thinks}}
+        params.extra_args = {**(params.extra_args or {}), ARGS_KEY: {THINKS: self._think_tags}}
         try:
             bound_guidance(params)
             request = self._llm.input_processor.process_inputs(

@@ -44,6 +44,7 @@ from flashedge.engine.vllm.inside.keys import (
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
+from flashedge.types import ThinkTags
 
 if TYPE_CHECKING:
     from vllm.outputs import RequestOutput
@@ -79,9 +80,10 @@ class TaggedClient:
         return convert_error(self._find_fault() or errors.EngineDead("the engine died"))
 
     @property
-    def _thinks(self) -> bool:
-        """Whether the model may think before it answers."""
-        return self._process.options.reasoning_parser is not None
+    def _think_tags(self) -> ThinkTags | None:
+        """What is around the model's thinking. None if it does not think before it answers."""
+        options = self._process.options
+        return None if options.reasoning_parser is None else options.think_tags
 
     def _find_fault(self) -> errors.EngineDead | None:
         try:
@@ -109,7 +111,7 @@ class TaggedClient:
         tags = replace(tags, program=program)
         try:
             drafts = self._process.options.token_drafts
-            params = tag_params(sampling_params, tags, thinks=self._thinks, drafts=drafts)
+            params = tag_params(sampling_params, tags, think_tags=self._think_tags, drafts=drafts)
             if tags.deterministic:
                 check_passes(self._process.options)
         except errors.FlashEdgeError as error:
@@ -187,7 +189,7 @@ def fail_request(error: errors.FlashEdgeError, *, streams: bool = False) -> Exce
 
 
 def tag_params(
-    given: SamplingParams, tags: RequestTags, *, thinks: bool, drafts: bool
+    given: SamplingParams, tags: RequestTags, *, think_tags: ThinkTags | None, drafts: bool
 ) -> SamplingParams:
     """Copy the parameters, and add the tags and how tokens are drawn. drafts: whether the engine
     drafts tokens. It draws several in a step by the noise of their positions.
@@ -206,7 +208,7 @@ def tag_params(
         PROGRAM: tags.program,
         CLIENT: tags.client,
         DETERMINISTIC: tags.deterministic,
-        THINKS: thinks,
+        THINKS: think_tags,
         TOKEN_DRAFTS: drafts,
     }
     is_repeatable = tags.is_seeded or tags.deterministic

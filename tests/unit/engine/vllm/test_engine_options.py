@@ -19,6 +19,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, PLAIN_SAMPLING
 from flashedge.errors import ConfigError
 from flashedge.models.memory.engine_memory import choose_graph_sizes
 from flashedge.models.registry import BUNDLED, find_pair
+from flashedge.models.shape import BoundedLayers
 from flashedge.models.specs import ONLINE_METHODS
 from flashedge.optimizations import Features
 from tests.support.fake_nvml import FakeNvml
@@ -32,6 +33,16 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     name: str = request.param
     monkeypatch.setattr(platform, "find_vllm", lambda: (name, "0.32.0"))
     return name
+
+
+def test_a_model_with_states_drafts_no_tokens() -> None:
+    for window, drafts in ((None, False), (8, True)):
+        bounded = BoundedLayers(layers=1, bytes=64, window=window)
+        args = replace(OPTIONS, card_drafts=7, bounded=bounded).list_args()
+        assert (("speculative_config" in args), ("prefix_match_unit" in args)) == (
+            drafts,
+            not drafts,
+        )
 
 
 @pytest.mark.usefixtures("build")

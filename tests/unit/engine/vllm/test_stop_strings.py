@@ -12,6 +12,8 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
 from flashedge.engine.vllm.serving.stop_strings import build_detokenizer
 
 WORDS = ["<think>", "</think>", "<", "thi", "Q:", "Q", ":", "so", "it", "7", "\n", " "]
+WORDS += ["analysis", "assistant", "final"]
+TAGS = ("<think>", "</think>")
 
 
 @pytest.fixture(scope="module")
@@ -21,8 +23,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-def build(tokenizer: Any, stop: Any, prompt: str = "", thinks: bool = True, **fields: Any) -> Any:
-    params = SamplingParams(stop=stop, extra_args={ARGS_KEY: {THINKS: thinks}}, **fields)
+def build(tokenizer: Any, stop: Any, prompt: str = "", tags: Any = TAGS, **fields: Any) -> Any:
+    params = SamplingParams(stop=stop, extra_args={ARGS_KEY: {THINKS: tags}}, **fields)
     ids = [WORDS.index(word) for word in prompt.split("|") if word]
     request = {"request_id": "r", "sampling_params": params, "prompt_token_ids": ids}
     return build_detokenizer(tokenizer, SimpleNamespace(**request, prompt_embeds=None))
@@ -70,13 +72,21 @@ def test_stops_count_behind_the_thinking(
 
 def test_the_end_of_the_thinking_may_stop_an_answer_and_the_stop_may_stay(tokenizer: Any) -> None:
     """A model that does not think is stopped anywhere."""
-    assert read(tokenizer, [*THOUGHT, "it"], ["Q:"], thinks=False) == ("<think>so", "Q:")
+    assert read(tokenizer, [*THOUGHT, "it"], ["Q:"], tags=None) == ("<think>so", "Q:")
     for size in (1, 100):
         found = read(tokenizer, [*THOUGHT, "it"], ["Q:", "</think>"], size=size)
         assert found == ("<think>soQ:\n", "</think>")
     words = [*THOUGHT, "it", "Q", ":", "7"]
     found = read(tokenizer, words, ["Q:"], include_stop_str_in_output=True)
     assert found == ("<think>soQ:\n</think>itQ:", "Q:")
+
+
+def test_a_model_may_have_other_tags(tokenizer: Any) -> None:
+    tags, words = ("analysis", "assistantfinal"), ["so", "Q:", "assistant", "final", "it", "Q:"]
+    for size in (1, 100):
+        found = read(tokenizer, ["analysis", *words], ["Q:"], tags=tags, size=size)
+        assert found == ("analysissoQ:assistantfinalit", "Q:")
+        assert read(tokenizer, ["final", *words], ["Q:"], tags=tags, size=size) == ("finalso", "Q:")
 
 
 def test_text_of_the_thinking_is_not_held_back(tokenizer: Any) -> None:

@@ -221,6 +221,8 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
         (OFF, "The answer is 4.", (None, "The answer is 4.")),
         (NO_THINKING, "<think>a</think>b", (None, "<think>a</think>b")),
         (HARMONY, "analysisSo 2.assistantfinalIt is 4", ("So 2.", "It is 4")),
+        (HARMONY, "finalIt is 4", (None, "It is 4")),
+        (CLOSED, "finalIt is 4", (None, "finalIt is 4")),
     ],
 )
 def test_split(thinking: Thinking, text: str, parts: tuple[str | None, str]) -> None:
