@@ -18,7 +18,8 @@ from flashedge.cli.output import Json
 from flashedge.cli.profile import renew_profile
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.errors import ConfigError, DaemonError, EngineError
+from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
+from flashedge.sizes import format_size
 
 if TYPE_CHECKING:
     from flashedge.daemon.files import DaemonRecord
@@ -63,7 +64,9 @@ def up(
         output.note("there is no service to remove" if path is None else f"removed {path}")
         return
     if pair == "auto":
-        pair = _fetch_fitting_pair(load_config())
+        # A running daemon holds the memory by which a pair would be chosen.
+        running = daemon_control.find_daemon(load_config())
+        pair = _fetch_fitting_pair(load_config()) if running is None else None
     given = {"pair": pair, "host": host, "port": port}
     config = name_pair(load_config(given))
     find_pair(config.pair, config)
@@ -116,18 +119,27 @@ def _fetch_fitting_pair(config: Config) -> str:
     Raises ConfigError where no card or no pair is found, and what `pull_from_hub` raises."""
     from flashedge.cli.doctor.fit import find_place
     from flashedge.cli.models import pull_from_hub
-    from flashedge.models.folders import locate_model
-    from flashedge.models.memory.fit import choose_auto
+    from flashedge.models.folders import is_folder, resolve_model
+    from flashedge.models.memory.fit import choose_auto, list_needs
     from flashedge.models.registry import load_pairs
 
-    place = find_place(None, config)
-    chosen = choose_auto(load_pairs(config).values(), place, config) if place.is_card else None
+    place, pairs = find_place(None, config), load_pairs(config).values()
+    chosen = choose_auto(pairs, place, config) if place.is_card else None
     if chosen is None:
-        told = f"no pair for {place.name}" if place.is_card else "this machine has no card"
+        told = "this machine has no card"
+        if place.is_card:
+            free = " + ".join(format_size(max(0, card.free_bytes)) for card, _ in place.cards)
+            needs = list_needs((pair for pair in pairs if pair.auto), place, config)
+            least = min((need.least_bytes for _, need in needs), default=0)
+            told = f"no pair fits {place.name}: {free} free, {format_size(least)} needed"
         raise ConfigError(told, hint="choose one: flashedge models ls", param="pair")
     output.note(f"{chosen.name} fits {place.name}: {chosen.description}")
     for spec in (chosen.generator, chosen.verifier):
-        if locate_model(spec, config) is None:
+        try:
+            resolve_model(spec, config)
+        except CheckpointError:  # none of it is here, or a part of it
+            if is_folder(spec.source):
+                raise
             size = f", about {(spec.download_bytes or 0) / 1e9:.1f} GB"
             output.note(f"downloading {spec.source}{size}")
             pull_from_hub(spec, config)

@@ -29,6 +29,7 @@ from flashedge.daemon.process import bind
 from flashedge.errors import ConfigError
 from flashedge.events import RunFinished, from_json
 from flashedge.models.memory.card_memory import build_idle_card
+from flashedge.sizes import format_size
 from tests.support.boost_rig import SPEC, run_boosted
 from tests.support.cli_rig import CARD, Cli, Patch, Terminal, failing, with_daemon
 from tests.support.fake_daemon import FakeDaemon
@@ -304,7 +305,9 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert json.loads(soon.out)["pid"] == json.loads(cli("down", "--json").out)["stopped"]
 
 
-def test_up_with_auto_downloads_the_pair_that_fits(cli: Cli, monkeypatch: Patch) -> None:
+def test_up_with_auto_downloads_the_pair_that_fits(
+    cli: Cli, tmp_path: Path, monkeypatch: Patch
+) -> None:
     cli.ends(2, "this machine has no card", "up", "--pair", "auto")
     card, pulled = build_idle_card("GeForce RTX 4090", 24_564 << 20), list[str]()
     monkeypatch.setattr("flashedge.cli.doctor.fit.find_place", lambda *_: card)
@@ -316,6 +319,20 @@ def test_up_with_auto_downloads_the_pair_that_fits(cli: Cli, monkeypatch: Patch)
     assert "qwen3-30b-a3b-gptq+skywork-1.5b fits GeForce RTX 4090: Qwen3-30B-A3B" in said
     assert "downloading Qwen/Qwen3-30B-A3B-GPTQ-Int4, about 16.8 GB" in said
     assert pulled == ["Qwen/Qwen3-30B-A3B-GPTQ-Int4", SKYWORK]
+    cache = tmp_path / "home" / "cache" / "hub"
+    for source, kind in ((pulled[0], "Qwen3MoeForCausalLM"), (SKYWORK, "Qwen2ForPrmModel")):
+        made = write_hub_model(cache, source, "a" * 40, kind)
+    (made / "model.safetensors").unlink()
+    pulled.clear()
+    cli.ends(2, "stop here", "up", "--pair", "auto")
+    assert pulled[-1] == SKYWORK, "half a download is resumed"
+    card = build_idle_card("GeForce GTX 1650", 4 << 30)
+    said = f"no pair fits GeForce GTX 1650: {format_size(card.free_bytes)} free, "
+    assert "needed" in cli.ends(2, said, "up", "--pair", "auto").err
+
+
+def test_up_with_auto_asks_a_running_daemon_first(cli: Cli, daemon: FakeDaemon) -> None:
+    assert "already serves pair bundled" in cli.ends(0, "", "up", "--pair", "auto").out
 
 
 def test_up_in_the_foreground_becomes_the_daemon_process(cli: Cli, monkeypatch: Patch) -> None:
@@ -564,6 +581,9 @@ def test_pull_asks_the_hub_for_the_pinned_revision(
         ref.write_text("c" * 40)
         cli("models", "pull", "openai/gpt-oss-20b")
         assert asked["openai/gpt-oss-20b"] == "c" * 40, "the commit of the first download stays"
+        ref.write_text("local")  # of a folder that was copied
+        cli("models", "pull", "openai/gpt-oss-20b")
+        assert asked["openai/gpt-oss-20b"] == "main"
         patch.setattr("huggingface_hub.snapshot_download", failing(ConnectionError("no route")))
         cli.ends(4, "--from FOLDER", "models", "pull", SKYWORK)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
