@@ -17,7 +17,7 @@ from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.memory.engine_memory import count_kv_bytes, estimate_forward
+from flashedge.models.memory.engine_memory import count_path_bytes, estimate_forward
 from flashedge.types import Problem
 from tests.engine.conftest import PROBLEM, started
 from tests.support.engine_rig import ask, drawn, generate_all
@@ -70,7 +70,7 @@ async def test_each_worker_holds_its_share_of_the_kv(spread_pair: VllmPair) -> N
     shapes = find_pair_shapes(spread_pair._pair, spread_pair._config)
     for engine, shape in zip((spread_pair.generator, spread_pair.verifier), shapes, strict=True):
         view = await engine.view()
-        assert view.block_bytes == view.block_tokens * count_kv_bytes(shape, WORKERS)
+        assert view.block_bytes == count_path_bytes(shape, WORKERS, view.block_tokens)
         assert engine.health().kv_memory == "kept"
         assert len(list_workers(engine.health().pid)) == WORKERS
 

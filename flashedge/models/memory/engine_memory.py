@@ -77,17 +77,9 @@ def can_spread(shape: ModelShape, cards: int) -> bool:
     return is_kv_divided and not any(size % cards for size in divided)
 
 
-def count_kv_bytes(shape: ModelShape, cards: int) -> int:
-    """Count the KV bytes of a token on each card."""
-    return divide_kv(shape, cards, shape.kv_bytes_per_token)
-
-
 def count_path_bytes(shape: ModelShape, cards: int, tokens: int, in_flight_tokens: int = 0) -> int:
     """Count the KV and states of a path of `tokens` tokens on each card."""
-    return divide_kv(shape, cards, shape.count_path_bytes(tokens, in_flight_tokens))
-
-
-def divide_kv(shape: ModelShape, cards: int, size: int) -> int:
+    size = shape.count_path_bytes(tokens, in_flight_tokens)
     return size // shape.kv_heads * max(1, shape.kv_heads // cards)
 
 

@@ -154,10 +154,10 @@ def test_the_parts_of_an_estimate() -> None:
 
 
 def test_heads_are_divided_scarce_kv_heads_copied_and_other_numbers_refused() -> None:
-    whole, count_kv = SHAPE.kv_bytes_per_token, engine_memory.count_kv_bytes
-    assert [count_kv(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
+    whole, count_path = SHAPE.kv_bytes_per_token, engine_memory.count_path_bytes
+    assert [count_path(SHAPE, n, 1) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
     wide = replace(SHAPE, heads=32, kv_heads=4)
-    assert count_kv(wide, 8) == whole // 4
+    assert count_path(wide, 8, 1) == whole // 4
     head = 2 * 28 * 3584 * 128 * 2
     each = engine_memory.count_weights_bytes(wide, 8)
     assert each == round(wide.weights_bytes / 8 + head / 2)
