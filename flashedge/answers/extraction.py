@@ -15,16 +15,16 @@ from flashedge.answers.spelling import BRACE, normalize
 
 _BOX = re.compile(
     r"\\(?:[bB]oxed|fbox|framebox)\s*+(?:\[[^\[\]{}]{0,40}\]\s*+){0,2}"
-    r"(?:(\{)|(-?\d++(?:,\d{3})*+(?:\.\d++)?))"
+    r"(?:(\{)|(-?\d++(?>(?:,\d{3})*)(?:\.\d++)?))"
 )
 r"""How a box begins, `\boxed{` or `\framebox[3em]{`, or the whole box of a number, `\boxed 5`."""
 _BLANK = re.compile(
-    r"(?:[\s~${}.…?_]|\\[ ,;:!>_]|\\(?:q?quad|[lc]?dots|square|text|mathrm)(?![a-z]))*+"
+    r"(?>(?:[\s~${}.…?_]|\\[ ,;:!>_]|\\(?:q?quad|[lc]?dots|square|text|mathrm)(?![a-z]))*)"
 )
 """Contents of a box that is left blank: dots, spaces or a question mark."""
 _LINK = re.compile(
-    r"(?:[\s$}]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{)*+(?:[,;&]|and\b|or\b)"
-    r"(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*+"
+    r"(?>(?:[\s$}]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{)*)(?:[,;&]|and\b|or\b)"
+    r"(?>(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*)"
 )
 """What stands between two boxes of one list."""
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w|_\{\w{1,3}\})?)\s?=(?:[\s$]|\\[(\[]){0,4}\Z")
@@ -112,7 +112,7 @@ MAX_LENGTH = 200
 take whole solutions for answers."""
 
 _TAG = re.compile(
-    r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE
+    r"<(?:final_)?answer>((?>(?:[^<]|<(?!/?(?:final_)?answer>))*))(?:</|\Z)", re.IGNORECASE
 )
 _IS = r"(?:answer|(?<=correct\s)(?:option|choice))\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
 _LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)

@@ -116,7 +116,7 @@ _FRACTION = re.compile(r"[¼-¾⅐-⅞]")
 _ROOT = re.compile(r"√\s?(\d+|[a-z])")
 _DASH = re.compile(r"(?:^|(?<=[(\[{,=]))\s*–\s*(?=\d)")
 _SQUARE_ROOT = re.compile(
-    r"(\^\s?|(?<![a-zA-Z\\]))(?:sqrt\s?(?=[{\d])|\\?sqrt\s?\(((?:[^()]|\([^()]*+\))*+)\))"
+    r"(\^\s?|(?<![a-zA-Z\\]))(?:sqrt\s?(?=[{\d])|\\?sqrt\s?\(((?>(?:[^()]|\([^()]*+\))*))\))"
 )
 _NAME = re.compile(
     r"(?<![a-zA-Z\\_])(?:(pi|theta|alpha|beta|gamma|phi|omega|infinity)(?![a-zA-Z])"
@@ -281,7 +281,7 @@ _CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))? ?([ap])\.? ?m\.?", re.IGNORECASE)
 _LISTED = re.compile(r",? (?:and|or) ")
 _LISTED_BY_COMMAS = re.compile(r",? (?:and|or) |, ")
 _LIST_PART = re.compile(
-    r"(?=[^\d]*\d)(?:[^a-zA-Z\\<>=]|\\(?:frac|sqrt|pi|pm|cdot|times)(?![a-z])|\b[a-z]\b)++"
+    r"(?=[^\d]*\d)(?>(?:[^a-zA-Z\\<>=]|\\(?:frac|sqrt|pi|pm|cdot|times)(?![a-z])|\b[a-z]\b)+)"
 )
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\ ")
 _SPACED = re.compile(r"(?<=[^\w\s])\s+|\s+(?=[^\w\s])|(?<=\d)\s+(?=[a-zA-Z](?![a-zA-Z]))")

@@ -8,7 +8,7 @@ from typing import Any
 _BLANKS = re.compile(r"\s+")
 _OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(
-    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # mark, string, number, name
+    r"""\s*+([{}\[\],:]|"(?>(?:[^"\\]|\\.)*)"|[-+.\w]++)""",  # mark, string, number, name
     re.DOTALL,
 )
 MAX_DEPTH = 64

@@ -126,13 +126,14 @@ def _fetch_fitting_pair(config: Config) -> str:
     place, pairs = find_place(None, config), load_pairs(config).values()
     chosen = choose_auto(pairs, place, config) if place.is_card else None
     if chosen is None:
-        told = "this machine has no card"
+        told, hint = "this machine has no card", "choose a small one: flashedge models ls --fit"
         if place.is_card:
             free = " + ".join(format_size(max(0, card.free_bytes)) for card, _ in place.cards)
             needs = list_needs((pair for pair in pairs if pair.auto), place, config)
             least = min((need.least_bytes for _, need in needs), default=0)
             told = f"no pair fits {place.name}: {free} free, {format_size(least)} needed"
-        raise ConfigError(told, hint="choose one: flashedge models ls", param="pair")
+            hint = "choose another: flashedge models ls --fit"
+        raise ConfigError(told, hint=hint, param="pair")
     output.note(f"{chosen.name} fits {place.name}: {chosen.description}")
     for spec in (chosen.generator, chosen.verifier):
         try:

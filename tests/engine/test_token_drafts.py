@@ -178,7 +178,7 @@ async def draw_plain(
     """The tokens of a plain request, and the log-probabilities that come with each."""
     given = SamplingParams(**{"max_tokens": 40, "logprobs": 3, "temperature": 1.5, **fields})
     tags = RequestTags(client="c", seed=7, is_seeded=True)
-    params = tag_params(given, tags, thinks=False, drafts=drafts)
+    params = tag_params(given, tags, think_tags=None, drafts=drafts)
     prompt = tokens_input(list(ask(generator, problem).token_ids))
     name = f"plain-{next(IDS)}"
     with generator.process.open_request(name) as llm:

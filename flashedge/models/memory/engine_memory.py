@@ -107,8 +107,9 @@ GRAPH_LAYER_BYTES = 3 << 18
 vLLM captures a whole graph for decode steps, and one for each part between two attention layers for
 mixed steps. Its logs on 3090 cards tell of 22 to 25 MiB for each size of the second kind.
 """
-SORT_BYTES = 40
-"""Counted bytes that noise and truncation take for each logit of a part of the batch."""
+SORT_BYTES, CPU_SORT_BYTES = 40, 8
+"""Counted bytes that noise and truncation take for each logit of a part of the batch. A CPU sorts
+one row at a time."""
 PART_LOGITS = 1 << 23
 """Logits that are sampled at once (`inside.sampling.naive.ELEMENTS`)."""
 MARGIN = 0.1
@@ -184,7 +185,7 @@ def estimate_engine(
         ),
         logits=logits * (shape.dtype_bytes + copy_bytes),
         logprobs=logits * 4,
-        noise=min(logits, PART_LOGITS) * SORT_BYTES,
+        noise=min(logits, PART_LOGITS) * (SORT_BYTES if on_card else CPU_SORT_BYTES),
         graphs=graphs * (shape.layers + 1) * GRAPH_LAYER_BYTES,
         is_estimate=True,
     )

@@ -59,7 +59,7 @@ def find_outcomes(
             found[way][at] = Outcome(record.right, drawn, record.computed_tokens)
     for at, record in find_samples(records).items():
         most = Way.parse(record.way).n
-        choices = SAMPLED if record.pair["verifier"] else (VOTE,)
+        choices = (VOTE,) if record.pair["verifier"] is None else SAMPLED
         usual = {Way(name, n) for name in choices for n in (*SIZES, most)}
         for name, n in set(ways) or usual:
             if name in choices and n <= most:
