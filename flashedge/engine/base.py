@@ -7,9 +7,9 @@ GenerationFailed (the call failed, the engine lives) and EngineDead (the process
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import BoundaryRule, EntropyRule
@@ -91,6 +91,11 @@ class Chunk:
     unless the request has an `entropy_rule`."""
     confidences: tuple[float, ...] = ()
     """(len(token_ids),) see `certainty.token_confidence`. Empty unless the request asks for it."""
+
+    def cut(self, count: int, finish: FinishReason) -> Self:
+        """The first `count` tokens, with what is known of each, as the last chunk of a stream."""
+        each = ("token_ids", "logprobs", "entropies", "confidences")
+        return replace(self, **{name: getattr(self, name)[:count] for name in each}, finish=finish)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

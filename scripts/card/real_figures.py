@@ -92,7 +92,7 @@ async def measure_stages(asked: argparse.Namespace, results: Results) -> None:
 
 
 def write_pages(folder: Path, reached: Sequence[Stage]) -> None:
-    """Write a table of each stage's ways: a way that was only begun would empty that of others."""
+    """Write a table of each stage's ways: one with no record would empty that of others."""
     if not (file := folder / "records.jsonl").exists():
         return
     found = read_records([file])

@@ -65,21 +65,21 @@ class TimeIsUp(Exception):
 
 
 def check_options(asked: argparse.Namespace, part: str) -> None:
-    """Raises ConfigError if the part was begun with other options."""
+    """Raises ConfigError if the part was started with other options."""
     file: Path = asked.work / "options.json"
-    begun = json.loads(file.read_text()) if file.exists() else {}
+    started = json.loads(file.read_text()) if file.exists() else {}
     options = {name: str(getattr(asked, name)) for name in SHAPING[part]}
     for name in options.keys() & {"samples", "judge_samples"}:
         file_bytes = getattr(asked, name).stat().st_size if getattr(asked, name).exists() else 0
         options[name] += f" ({file_bytes} bytes)"
-    for name, value in begun.setdefault(part, options).items():
+    for name, value in started.setdefault(part, options).items():
         if value != options[name]:
             raise ConfigError(
-                f"{part} was begun in {asked.work} with {name} {value}, not {options[name]}",
+                f"{part} was started in {asked.work} with {name} {value}, not {options[name]}",
                 hint="give the same options, or another --work",
                 param=name,
             )
-    file.write_text(json.dumps(begun, indent=1))
+    file.write_text(json.dumps(started, indent=1))
 
 
 def is_made(file: Path, source: Path) -> bool:

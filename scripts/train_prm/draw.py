@@ -50,7 +50,7 @@ class Drawer:
     """Of a solution."""
     seed: int
     until: float
-    """By `time.monotonic`, when no further problems are begun."""
+    """By `time.monotonic`, when no further problems are started."""
     _llm: Any = field(init=False, default=None)
 
     def draw(self, problems: Sequence[LabelledProblem], output: Path) -> bool:

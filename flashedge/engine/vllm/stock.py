@@ -69,13 +69,7 @@ async def cut_before_uncertain(
         async for chunk in stream:
             kept = rule.count_kept(chunk.entropies, count)
             if kept < len(chunk.entropies):
-                yield replace(
-                    chunk,
-                    token_ids=chunk.token_ids[:kept],
-                    logprobs=chunk.logprobs[:kept],
-                    entropies=chunk.entropies[:kept],
-                    finish=FinishReason.BOUNDARY,
-                )
+                yield chunk.cut(kept, FinishReason.BOUNDARY)
                 return
             count += kept
             yield chunk

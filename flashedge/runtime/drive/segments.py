@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.token_confidence import falls_below
@@ -162,13 +162,7 @@ class ConfidenceStop:
                 continue
             self._sums.append(self._sums[-1] + confidence)
             if falls_below(self._sums, self._rule):
-                return replace(
-                    chunk,
-                    token_ids=chunk.token_ids[:count],
-                    logprobs=chunk.logprobs[:count],
-                    confidences=chunk.confidences[:count],
-                    finish=FinishReason.UNSURE,
-                )
+                return chunk.cut(count, FinishReason.UNSURE)
         return chunk
 
 
