@@ -30,6 +30,7 @@ from flashedge.answers.pairwise import MIN_LIKENESS, measure_likeness
 from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.statistics import auc
 
 DRAWS = 2000
@@ -86,7 +87,7 @@ Score = Callable[[Pair], float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, help="a sentence-transformers folder")
-    folder = parser.parse_args().model
+    folder = parse_arguments(parser).model
     lines = (DATA / "open_answers.jsonl").read_text(encoding="utf-8").splitlines()
     pairs = [Pair(**json.loads(line)) for line in lines]
     tune, test = ([p for p in pairs if p.split == half] for half in ("tune", "test"))

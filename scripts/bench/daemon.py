@@ -1,5 +1,6 @@
 """A daemon for one measurement, with a temporary home and a free port."""
 
+import atexit
 import json
 import os
 import socket
@@ -15,14 +16,18 @@ from typing import Any
 
 import httpx
 
-from flashedge.config import load_config
+from flashedge.cli.connection import connect_ready
+from flashedge.config import Config, load_config
 from flashedge.daemon import control
+from scripts.bench.smoke import is_smoke
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 TEST_S = 300.0
 """Longest wait for the self-test."""
 CLI = (sys.executable, "-m", "flashedge")
+SIMULATED = "tests.support.sim_daemon"
+"""A daemon whose engines are simulated."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,10 @@ def start_daemon(
 ) -> Iterator[Daemon]:
     """Start a daemon, wait until it serves, and stop it at the end.
 
-    module: runs instead of `flashedge.daemon`. profiled: measure the device first. tested: wait for
-    the end of the self-test, which works while nobody else does. settings: `Config` fields. Raises
-    RuntimeError with the error output if the profile or the start fails, and for another module
-    whatever `control` raises.
+    module: runs instead of `flashedge.daemon`. profiled: measure the device first. With `--smoke`
+    it is `SIMULATED` and not profiled. tested: wait for the end of the self-test, which
+    works while nobody else does. settings: `Config` fields. Raises RuntimeError with the error
+    output if the profile or the start fails, and for another module whatever `control` raises.
     """
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as home:
         env = {
@@ -79,7 +84,9 @@ def start_daemon(
             **{f"FLASHEDGE_{k.upper()}": str(v) for k, v in settings.items()},
         }
         try:
-            if profiled:
+            if is_smoke():
+                module = module or SIMULATED
+            elif profiled:
                 _run_cli(env, "profile", "--quick")
             if module is not None:
                 daemon = _start_module(module, env, settings)
@@ -91,6 +98,17 @@ def start_daemon(
             yield daemon
         finally:
             subprocess.run([*CLI, "down"], env=env, capture_output=True, check=False)
+
+
+def start_usual_daemon(config: Config) -> None:
+    """Start the daemon that the usual settings find, if none runs; with `--smoke` `SIMULATED`,
+    which ends with this process."""
+    if not is_smoke():
+        connect_ready(config).close()
+        return
+    process = control.start(config, {}, (sys.executable, "-m", SIMULATED))
+    atexit.register(process.terminate)
+    control.wait_ready(config, process)
 
 
 def _run_cli(env: Mapping[str, str], *command: str) -> str:

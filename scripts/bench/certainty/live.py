@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.client.async_client import AsyncClient
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import LabelledProblem, read_labelled
+from scripts.bench.daemon import start_usual_daemon
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.runs import solve_and_delete
 from scripts.lab.statistics import mean
 
@@ -71,7 +72,7 @@ async def measure(
 ) -> dict[str, list[Block]]:
     """Solve the problems and return the blocks of each way, in the same order of problems."""
     config = load_config({})
-    connect_ready(config).close()
+    start_usual_daemon(config)
     measured: dict[str, list[Block]] = {name: [] for name in ways}
     grader = MathGrader()
     total = rounds * len(problems) * len(ways)
@@ -136,7 +137,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--at-once", type=int, default=1, help="problems solved together")
-    return parser.parse_args()
+    return parse_arguments(parser, n=4, limit=2, rounds=1, at_once=2)
 
 
 if __name__ == "__main__":

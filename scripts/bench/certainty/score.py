@@ -40,6 +40,7 @@ from flashedge.types import Message, Problem, Sampling, TokenIds
 from scripts.bench.certainty.samples import read_samples
 from scripts.bench.daemon import report
 from scripts.bench.real_pair import open_pair
+from scripts.bench.smoke import SMALL, parse_arguments
 
 CONFIDENCES, SCORES, PROBES = "confidences", "scores", "probes"
 Row = dict[str, Any]
@@ -195,7 +196,18 @@ def main() -> None:
     parser.add_argument(
         "--minutes", type=float, default=60.0, help="of the engines, after which no batch begins"
     )
-    asyncio.run(score_all(parser.parse_args()))
+    asyncio.run(
+        score_all(
+            parse_arguments(
+                parser,
+                samples=SMALL / "scored_answers.jsonl.gz",
+                output=Path("scored.jsonl"),
+                pair="bundled",
+                skip=0,
+                limit=1,
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

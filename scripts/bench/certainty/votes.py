@@ -76,6 +76,7 @@ from scripts.bench.certainty.samples import (
     shuffle_votes,
 )
 from scripts.bench.daemon import report
+from scripts.bench.smoke import SMALL, parse_arguments
 
 LEAST_SAVED, MAX_TIME = 0.25, 1.25
 MAX_LOSS = 0.01
@@ -524,7 +525,7 @@ def main() -> None:
     parser.add_argument("--steps", default="1:2.7,16:3.0,64:4.0", help="BATCH:MS,…")
     parser.add_argument("--kinds", default=KINDS, type=lambda s: s.split(","))
     parser.add_argument("--limit", type=int, help="problems")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, samples=SMALL / "scored_answers.jsonl.gz", orders=2)
     rows = islice(read_samples(asked.samples), asked.limit)
     votes = [make_vote(row, str(i)) for i, row in enumerate(rows)]
     curve, found = parse_curve(asked.steps), []

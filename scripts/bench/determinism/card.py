@@ -39,6 +39,7 @@ from scripts.bench.determinism.token_runner import VOCABULARY
 from scripts.bench.flashtts.shapes import QWEN25_1_5B, QWEN25_7B
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
+from scripts.bench.smoke import parse_arguments
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
 RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}
@@ -217,7 +218,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=192, help="of a load")
     parser.add_argument("--seeds", type=int, default=2, help="loads")
     parser.add_argument("--quick", action="store_true", help="one small case, for CI")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, quick=True, requests=24, seeds=1)
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)

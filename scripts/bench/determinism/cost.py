@@ -23,6 +23,7 @@ from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.core import Core, Job
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.wide_model import make_wide_model
+from scripts.bench.smoke import parse_arguments
 
 SHARES = (0, 2, 5, 10, 20, 50, 100)
 """Percent of the requests that are deterministic."""
@@ -47,7 +48,7 @@ DEFAULT = "4 x 32"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of A B")
-    rounds = parser.parse_args().rounds
+    rounds = parse_arguments(parser, rounds=1).rounds
     core = Core(SHAPES[DEFAULT], max_num_seqs=64)
     jobs = make_load()
     run(core, jobs, 0)  # warm-up

@@ -24,6 +24,7 @@ from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.scenario import Outcome, make_jobs, run_alone, run_loaded
 from scripts.bench.determinism.wide_model import make_wide_model
+from scripts.bench.smoke import parse_arguments
 
 GROUPED = PassShape(window=32, group=4, prefill_windows=4)
 SINGLE = PassShape(window=32)
@@ -70,7 +71,7 @@ QUICK = Scale(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few requests and one model, for CI")
-    quick = parser.parse_args().quick
+    quick = parse_arguments(parser, quick=True).quick
     scale = QUICK if quick else FULL
     from flashedge.engine.vllm import compat
 

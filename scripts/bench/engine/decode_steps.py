@@ -46,6 +46,7 @@ from scripts.bench.engine.served_pair import (
     find_served_pair,
     serve,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 
 PROMPT = (5,) * 16
@@ -216,7 +217,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS[:4])
     parser.add_argument("--pair", help="default: the free model")
     parser.add_argument("--kv-bytes", type=int, default=KV_BYTES, help="KV memory of each engine")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, rows=[1], rounds=1, tokens=[2, 4], ways=["search"])
     with tempfile.TemporaryDirectory(prefix="flashedge-steps-") as name, time_engines(Path(name)):
         table = asyncio.run(run(asked, Path(name), Path(name) / STEPS))
     report(rows=table, tokens=asked.tokens, rounds=asked.rounds)

@@ -326,6 +326,8 @@ def measure(asked: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    if "--detached" in sys.argv:  # the command line of a daemon
+        sys.exit(main(make=make_watched_app))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--runs", type=int, default=3)
@@ -333,7 +335,4 @@ if __name__ == "__main__":
     parser.add_argument("--before", type=Path)
     parser.add_argument("--profile")
     parser.add_argument("--values", action="store_true", help=argparse.SUPPRESS)
-    known, others = parser.parse_known_args()
-    if others:  # the command line of a daemon
-        sys.exit(main(make=make_watched_app))
-    measure(known)
+    measure(parser.parse_args())

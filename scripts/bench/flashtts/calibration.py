@@ -37,6 +37,7 @@ from flashedge.optimizations import Optimizations
 from flashedge.scheduling.costs import Device, RooflineCurve
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import add_lengths_flag, format_table, save_json, save_tables
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
 from scripts.lab.benchmark.virtual_run import simulate_run
@@ -157,7 +158,7 @@ def main() -> None:
         "--decode", action="store_true", help="what public decode throughput allows, alone"
     )
     add_lengths_flag(parser)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser)
     if asked.decode:
         report_decode()
         return

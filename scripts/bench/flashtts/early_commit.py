@@ -23,6 +23,7 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import NodeId
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import build_cell, format_table, run_in_parallel
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import BEST, Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import VirtualRun
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--share", type=float, default=0.4)
     parser.add_argument("--flat", action="store_true")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, n=[8], seeds=1)
     tasks = [(n, seed) for n in asked.n for seed in range(asked.seeds)]
     work = partial(measure_seed, asked.seeds, asked.share, asked.flat)
     name = f"early-commit-{asked.seeds}-{asked.share}-{asked.flat}"

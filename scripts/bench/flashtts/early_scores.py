@@ -21,6 +21,7 @@ from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, rig
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.live import parse_budget
 from scripts.lab.statistics import interval
 
@@ -71,7 +72,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--kv", nargs="+", default=["34MiB", "512MiB"], help="of both engines")
     parser.add_argument("--problems", type=int, default=40)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser)
     load = os.getloadavg()[0]
     rows = asyncio.run(measure(asked))
     report(load=[load, os.getloadavg()[0]], cells=rows)

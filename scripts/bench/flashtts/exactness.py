@@ -25,6 +25,7 @@ from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
 from scripts.bench.flashtts.tree_difference import compare_outcomes
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.scheduler_pair import ForcedPair, SchedulerPair
 
 T = TypeVar("T")
@@ -138,7 +139,7 @@ def main() -> None:
     parser.add_argument(
         "--features", default="", help="as in the setting, e.g. async_scheduling=on"
     )
-    asyncio.run(measure(parser.parse_args()))
+    asyncio.run(measure(parse_arguments(parser, problems=1, n=[4], strategies=["beam"])))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from itertools import chain, product
 from statistics import fmean
 
 from flashedge.optimizations import Optimizations
+from scripts.bench import smoke
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import PAIRS, build_cell, format_table, run_in_parallel
 from scripts.lab.benchmark.devices import OVERHEADS
@@ -146,7 +147,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--earlier", type=int, default=8, help="problems that the client has asked before"
     )
-    asked = parser.parse_args()
+    asked = smoke.parse_arguments(parser, n=[4], problems=1, overheads=["typical"], earlier=1)
     asked.ways = [way for way in WAYS if way in {*asked.ways, "off"}]
     return asked
 

@@ -37,6 +37,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.devices import OVERHEADS
 from scripts.lab.benchmark.ladder import RUNGS
 
@@ -191,7 +192,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--overheads", choices=list(OVERHEADS), default="typical")
     add_lengths_flag(parser)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, n=[4], seeds=1)
     name = f"grid_{asked.overheads}"
     cells = simulate_cells(asked.n, asked.seeds, asked.overheads, asked.lengths)
     summary = summarize(cells)

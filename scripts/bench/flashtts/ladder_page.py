@@ -29,6 +29,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
 from scripts.lab.benchmark.live import LiveRun, compare_runs, grade_answers
 from scripts.lab.statistics import mean
@@ -207,7 +208,7 @@ def main() -> None:
     parser.add_argument("--name", default="ladder", help="of the page in runs/flashtts/")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="that were solved")
     parser.add_argument("--on", default="two cores", help="the device")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser)
     found = read_runs(asked.folder)
     if not found:
         raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")

@@ -33,6 +33,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, rig
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.ladder import ALL, Rung
 from scripts.lab.benchmark.live import LiveRun, RunKey, compare_runs, grade_answers, parse_budget
@@ -166,7 +167,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="beam")
     parser.add_argument("--rungs", nargs="+", choices=list(BY_NAME), default=list(BY_NAME))
     parser.add_argument("--output", type=Path, default=Path("runs/ladder"))
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, n=[4], kv=["64MiB"], problems=1, rounds=1)
     problems = read_problems(PROBLEMS, asked.problems)
     load = os.getloadavg()[0]
     with open_records(asked.output, asked.strategy) as kept:

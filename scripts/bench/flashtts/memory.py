@@ -17,6 +17,7 @@ from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.types import Problem, Sampling
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.kv_rig import Rig, rig
+from scripts.bench.smoke import parse_arguments
 
 MIB = 1 << 20
 PROBLEM = Problem.from_text("Tom has 57 cards. Day 1: drops 44. How many cards has he?")
@@ -121,7 +122,7 @@ def build_request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mib", type=int, default=256, help="KV of both engines together")
-    asyncio.run(measure(parser.parse_args().mib * MIB))
+    asyncio.run(measure(parse_arguments(parser, mib=64).mib * MIB))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "memory_sweep"
@@ -94,7 +95,7 @@ def main() -> None:
     parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
     parser.add_argument("--n", type=int, nargs="+", default=[128, 512])
     add_lengths_flag(parser)
-    args = parser.parse_args()
+    args = parse_arguments(parser)
     rows = build_cell(args.pair, "aime", args.n[0], problems=1).rows
     tasks = [(n, kv, row) for n in args.n for kv in list_budgets(args.pair, n) for row in rows]
     study, work = f"{NAME}-{args.lengths}", partial(run_problem, args.pair, args.lengths)

@@ -24,6 +24,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "order_memory"
@@ -59,7 +60,7 @@ def count_tokens(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=512)
-    n = parser.parse_args().n
+    n = parse_arguments(parser).n
     bench = build_cell("1.5B+1.5B", "aime", n, problems=3)
     row = bench.rows[1]
     tree = bench.run(RUNGS[1], row).tree

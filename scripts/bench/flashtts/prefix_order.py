@@ -35,6 +35,7 @@ from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.radix_cost import count_evictions, measure_cache_cost
 from scripts.bench.flashtts.shapes import QWEN25_1_5B
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.sim.blocks import chain
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
@@ -167,7 +168,7 @@ def simulate(n: int, trees: list[list[Level]], tight: float) -> dict[str, dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
-    widths = parser.parse_args().n
+    widths = parse_arguments(parser, n=[8]).n
     model: dict[str, Any] = {}
     simulator: dict[str, Any] = {}
     for n in widths:

@@ -38,6 +38,7 @@ from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import digest_tree
 from scripts.bench.flashtts.orders import random_order
 from scripts.bench.flashtts.study import WORKERS, build_cell, format_table
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
@@ -187,7 +188,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[170, 340])
     parser.add_argument("--problems", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=60.0)
-    args = parser.parse_args()
+    args = parse_arguments(parser, n=4, mib=[170], problems=1)
     rows = build_long_bench(args.n, AMPLE_MIB << 20, args.problems).rows
     rows = tuple(Random(0).sample(rows, len(rows)))
     cases = [(AMPLE_MIB, BASELINE), *((mib, name) for mib in args.mib for name in ARMS)]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from scripts.bench import smoke
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
@@ -83,7 +84,16 @@ def parse_flags(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--quick", action="store_true", help="n = 8, four overheads, two seeds")
     add_lengths_flag(parser)
-    asked = parser.parse_args(words)
+    asked = smoke.parse_arguments(
+        parser,
+        words,
+        pairs=list(PAIRS)[:1],
+        n=[8],
+        step_ms=[1],
+        sequence_us=[40],
+        quick=False,
+        seeds=1,
+    )
     if asked.quick:
         asked.n, asked.step_ms, asked.sequence_us, asked.seeds = [8], [1, 9], [0, 240], 2
     return asked

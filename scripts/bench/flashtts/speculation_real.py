@@ -31,6 +31,7 @@ from statistics import mean, median
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
+from scripts.bench import smoke
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, rig
 from scripts.bench.turns import rotate
@@ -139,7 +140,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--tight", type=int)
-    return parser.parse_args()
+    return smoke.parse_arguments(parser, n=[4], problems=1, repeats=1)
 
 
 if __name__ == "__main__":

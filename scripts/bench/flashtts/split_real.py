@@ -21,6 +21,7 @@ from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, rig
+from scripts.bench.smoke import parse_arguments
 
 CHOSEN = "chosen"
 MIB = 1 << 20
@@ -109,7 +110,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=8)
     parser.add_argument("--shares", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=2)
-    given = parser.parse_args()
+    given = parse_arguments(parser)
     asyncio.run(measure(given.mib * MIB, given.n, given.problems, given.shares, given.rounds))
 
 

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.lengths import LENGTHS, group_lengths, load_trace
 from scripts.lab.sim.model import StepTrace
 
@@ -34,7 +35,7 @@ def measure_longest(trace: StepTrace, n: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[8, 64, 512])
-    widths = parser.parse_args().n
+    widths = parse_arguments(parser, n=[8]).n
     found = {
         lengths: {n: round(measure_longest(load_trace("math", lengths), n), 2) for n in widths}
         for lengths in LENGTHS

@@ -22,7 +22,7 @@ from scripts.lab.benchmark.lengths import LENGTHS
 from scripts.lab.benchmark.simulate import Bench, Question, build_bench, compare_rungs
 from scripts.lab.statistics import interval
 
-OUTPUT = ROOT / "runs" / "flashtts"
+OUTPUT = Path("runs/flashtts")
 WORKLOADS = ("aime", "amc")
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 # arXiv 2509.00195 §6.1: models and share of the card's memory

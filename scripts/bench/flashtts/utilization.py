@@ -26,6 +26,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import RUNGS, Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=64)
     parser.add_argument("--level", type=int, default=2)
     add_lengths_flag(parser)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser)
     bench = build_cell("1.5B+1.5B", "aime", asked.n, problems=3, lengths=asked.lengths)
     row = bench.rows[1]
     levels = {

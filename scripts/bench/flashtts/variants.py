@@ -23,6 +23,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "variants"
@@ -42,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
     add_lengths_flag(parser)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser)
     widths = asked.n
     rows = build_cell(PAIR, "aime", 16, problems=2).rows
     tasks = [(strategy, n, row) for n in widths for strategy in STRATEGIES for row in rows]

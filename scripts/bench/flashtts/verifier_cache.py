@@ -37,6 +37,7 @@ from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.study import format_table
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.statistics import bootstrap
 
 KV_BYTES = 1 << 29  # ample
@@ -209,7 +210,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--once", action="store_true", help="equal paths share a pass")
-    asyncio.run(measure(parser.parse_args()))
+    asyncio.run(measure(parse_arguments(parser, n=[4], problems=1, repeats=1)))
 
 
 if __name__ == "__main__":

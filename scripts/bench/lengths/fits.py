@@ -13,6 +13,7 @@ often share equal lengths and are not independent. Brackets are 95 % bootstrap i
 prompts. The last line is JSON.
 """
 
+import argparse
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +24,7 @@ from scipy import stats
 from flashedge.scheduling.lengths.distribution import NU, Floats
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.statistics import interval, mean
 
@@ -86,6 +88,7 @@ def read_trace() -> dict[str, list[Floats]]:
 
 
 def main() -> None:
+    parse_arguments(argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]))
     sets = {name: study_set(prompts) for name, prompts in read_trace().items()}
     for name, found in sets.items():
         rows = [

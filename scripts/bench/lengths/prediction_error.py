@@ -40,6 +40,7 @@ from scripts.bench.lengths.workload import (
     Workload,
     read_samples,
 )
+from scripts.bench.smoke import SMALL_SAMPLES, parse_arguments
 from scripts.lab.distributions import fit_log_t
 
 RUNS = (10, 100, 1_000)
@@ -133,7 +134,7 @@ def main() -> None:
     parser.add_argument("--encoder", type=Path, help="folder of a pretrained encoder")
     parser.add_argument("--samples", type=Path, help="real prompts and lengths")
     parser.add_argument("--tokenizer", type=Path, help="folder, for --samples")
-    given = parser.parse_args()
+    given = parse_arguments(parser, **SMALL_SAMPLES)
     torch.set_num_threads(1)
     encode = build_prompt_encoder(given.tokenizer)
     build: Callable[[float], Workload] = partial(LengthWorkload, encode)

@@ -30,6 +30,7 @@ from scripts.bench.daemon import report
 from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_search
 from scripts.bench.mcts.rig import StateWatch, build_spec
 from scripts.bench.pearson import pearson
+from scripts.bench.smoke import SMALL, parse_arguments
 
 ACCEPT = (0.5, 0.6, 0.7, 0.75, 0.8, 0.81, 0.82, 0.83, 0.84, 0.85, 0.9)
 FUTILE = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -187,7 +188,7 @@ def main() -> None:
     parser.add_argument("trees", type=Path, help="a file of recorded runs")
     parser.add_argument("-n", type=int, default=16, help="rollouts of the recorded runs")
     parser.add_argument("--max-loss", type=float, default=0.01)
-    options = parser.parse_args()
+    options = parse_arguments(parser, trees=SMALL / "recorded_trees.jsonl")
     trees = load_trees(options.trees)
     played = [play_tree(build_mcts(options.n, Exits()), tree) for tree in trees]
     positive = [judge(played, Exits(positive_exit=True, accept=accept)) for accept in ACCEPT]

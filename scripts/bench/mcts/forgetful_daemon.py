@@ -12,6 +12,7 @@ import sys
 from flashedge.config import Config
 from flashedge.daemon.process import App, main, make_app
 from scripts.bench.flashtts.kv_rig import forget_kv
+from scripts.bench.smoke import is_smoke
 
 ROUTE = "/forget"
 
@@ -27,7 +28,12 @@ def make_forgetful_app(config: Config, load: bool) -> App:
             await super().start()
 
     pair.VllmPair = KnownPair  # type: ignore[misc]
-    app = make_app(config, load)
+    if is_smoke():
+        from tests.support.sim_daemon import make_app as make_simulated_app
+
+        app = make_simulated_app(config, load)
+    else:
+        app = make_app(config, load)
 
     async def forget() -> dict[str, int]:
         for one in made:

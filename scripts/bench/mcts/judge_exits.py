@@ -26,6 +26,7 @@ from scripts.bench.mcts.choose_thresholds import (
     play_tree,
 )
 from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_search
+from scripts.bench.smoke import SMALL, parse_arguments
 from scripts.lab.statistics import bootstrap, mean
 
 EXITS: Mapping[str, Exits] = {
@@ -53,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("trees", type=Path, help="a file of recorded runs")
     parser.add_argument("-n", type=int, default=16, help="rollouts of the recorded runs")
-    options = parser.parse_args()
+    options = parse_arguments(parser, trees=SMALL / "recorded_trees.jsonl")
     trees = load_trees(options.trees)
     played = [play_tree(build_mcts(options.n, Exits()), tree) for tree in trees]
     figures: dict[str, Any] = {}

@@ -32,6 +32,7 @@ from flashedge.files.journal import Journal
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.mcts.rig import Bench, build_spec, count_duplicates, open_bench
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import compare_seconds, rotate
 from scripts.lab.statistics import bootstrap
 
@@ -117,7 +118,7 @@ async def main() -> None:
     parser.add_argument("-n", type=int, default=16, help="rollouts")
     parser.add_argument("--parallel", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--out", type=Path, default=FOLDER / "parallel.jsonl")
-    options = parser.parse_args()
+    options = parse_arguments(parser, problems=1, n=4, parallel=[1, 2])
     rows = read_problems("heldout", options.problems)
     ways = [f"{p}-{take}" for p, take in list_ways(options.parallel)]
     load: list[float] = []

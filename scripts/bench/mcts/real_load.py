@@ -38,6 +38,7 @@ from scripts.bench.mcts.figures import BASE, Pool, compare, list_latencies, meas
 from scripts.bench.mcts.load_record import LoadRecord, draw_times, join
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
 from scripts.bench.mcts.variants import VARIANTS
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 
 Pair = tuple[str, str]
@@ -195,7 +196,7 @@ def main() -> None:
     parser.add_argument("--boosting-only", action="store_true", help="only PE+NE and boost")
     parser.add_argument("--capacity", type=float, help="searches a second; left out: measured")
     parser.add_argument("--out", type=Path, default=FILE)
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, loads=1, size=3, n=4, shares=[0.0, 1.0])
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise SystemExit("two cores are needed, one for each daemon")

@@ -24,6 +24,7 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, rig
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.live import grade_pairs
 
 N, BRANCHING, AT_ONCE = 16, 4, 24
@@ -155,7 +156,7 @@ def main() -> None:
     parser.add_argument("--problems", default="heldout", help="a file of tests/data")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    asyncio.run(record_all(parser.parse_args()))
+    asyncio.run(record_all(parse_arguments(parser, output=Path("trees.jsonl"), count=1)))
 
 
 if __name__ == "__main__":

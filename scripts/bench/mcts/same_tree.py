@@ -23,13 +23,18 @@ from typing import Any
 import httpx
 
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
-from scripts.bench.foundation.solve_rates import list_nodes
 from scripts.bench.mcts.variants import NEGATIVE, POSITIVE
+from scripts.bench.smoke import parse_arguments
 
 N, OTHERS = 16, 8
 OTHERS_SEED = 1_000
 KILL_AFTER_S = 0.5
 ENGINES = ("generator", "verifier")
+
+
+def list_nodes(run: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """List what has to be equal in two trees: id, tokens, score and status of each node."""
+    return [(n["id"], n["token_ids"], n["score"], n["status"]) for n in run["tree"]["nodes"]]
 
 
 def list_options(seed: int, **more: object) -> list[str]:
@@ -67,6 +72,8 @@ def solve_over_kill(
 
     before = read_engine()
     killer = threading.Timer(KILL_AFTER_S, os.kill, (before["pid"], signal.SIGKILL))
+    if before["pid"] is None:  # a simulated engine, with --smoke
+        killer.cancel()
     killer.start()
     found = served.solve(problem, *options)
     killer.join()
@@ -115,7 +122,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--problems", type=int, default=10)
     parser.add_argument("--parallel", type=int, nargs="+", default=[2, 4, 8])
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, problems=1, parallel=[2])
     items = read_problems("heldout", asked.problems + OTHERS)
     with start_daemon(profiled=True, max_running=OTHERS + 1) as served:
         found = {str(p): check_parallel(served, items, p, asked.problems) for p in asked.parallel}

@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.cli import output
-from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
 from flashedge.daemon import control
 from flashedge.errors import ConfigError, FlashEdgeError
 from flashedge.models.registry import find_pair
 from scripts.bench.certainty.samples import make_vote, read_samples
-from scripts.bench.daemon import report
+from scripts.bench.daemon import DATA, report, start_usual_daemon
 from scripts.bench.real.measure import Solver, Task, describe_pair, list_tasks, order_problems
 from scripts.bench.real.records import (
     BEST,
@@ -44,6 +43,7 @@ from scripts.bench.real.records import (
     read_records,
 )
 from scripts.bench.real.table import write_tables, write_votes
+from scripts.bench.smoke import SMALL_SAMPLES, parse_arguments
 from scripts.card.machine import describe_machine
 
 
@@ -64,7 +64,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page.add_argument("--ways", help="the rows; default: all")
     recorded = commands.add_parser("recorded", help="print the votes of recorded answers")
     recorded.add_argument("samples", type=Path)
-    asked = parser.parse_args(arguments)
+    small = {
+        "problems": [DATA / "heldout.jsonl"],
+        "limit": [1],
+        "ways": "greedy,vote-4",
+        "minutes": 1.0,
+    }
+    samples = {"samples": SMALL_SAMPLES["samples"]}
+    asked = parse_arguments(parser, arguments, **small, **samples, pair="bundled")
     try:
         if asked.command == "recorded":
             rows = enumerate(read_samples(asked.samples))
@@ -119,7 +126,7 @@ async def measure(
         tasks = list_tasks(problems, ways, kept.records, alone=alone)
         before = len(kept.records)
         if tasks:
-            connect_ready(config).close()
+            start_usual_daemon(config)
             until = None if minutes is None else began + 60 * minutes
             await _solve(config, pair, tasks, kept, until, alone)
         new = kept.records[before:]

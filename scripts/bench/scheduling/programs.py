@@ -36,6 +36,7 @@ from scripts.bench.scheduling.program_study import (
     summarize,
 )
 from scripts.bench.scheduling.study import OUTPUT
+from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.lengths import WORKLOADS
 from scripts.lab.benchmark.load.timings import ProgramRecord
 from scripts.lab.benchmark.load.virtual_load import (
@@ -106,7 +107,7 @@ def main() -> None:
     parser.add_argument("--workload", choices=list(WORKLOADS), default="math", help="of searches")
     add_variants(parser)
     parser.add_argument("--max-running", type=int, default=8, help="most searches at once")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, programs=4, rates=[1.0], seeds=1, variants=["sjf+gang"])
     tasks = [
         (v, r, s)
         for v in list_variants(asked)

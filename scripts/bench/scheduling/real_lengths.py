@@ -44,6 +44,7 @@ from scripts.bench.scheduling.request_orders import (
     summarize_parameters,
 )
 from scripts.bench.scheduling.study import compare_paired
+from scripts.bench.smoke import SMALL_SAMPLES, parse_arguments
 from scripts.lab.benchmark.lengths import MAX_TOKENS, load_trace
 from scripts.lab.benchmark.load.timings import Timings
 from scripts.lab.distributions import LEAST_SPREAD, Dispersion, Integers, measure_dispersion
@@ -196,7 +197,9 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=8)
-    asked = parser.parse_args()
+    asked = parse_arguments(
+        parser, **SMALL_SAMPLES, factors=[1.0], rates=[1.5], requests=40, seeds=2
+    )
     problems = read_problems(asked.samples, asked.tokenizer)
     lines, figures = [], []
     for factor, predictor in product(asked.factors, asked.predictors):

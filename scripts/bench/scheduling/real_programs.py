@@ -40,6 +40,7 @@ from scripts.bench.scheduling.program_study import (
     summarize,
 )
 from scripts.bench.scheduling.study import OUTPUT
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.live import grade_pairs
 from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load
@@ -154,7 +155,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     add_variants(parser)
     parser.add_argument("--capacity", type=float, help="programs a second; left out: measured")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, programs=4, rates=[1.0], seeds=1, variants=["sjf+gang"])
     problems = read_problems(DATA / "heldout.jsonl", USED)
     if asked.capacity is None:
         settings = {**VARIANTS["fcfs"].list_settings(), "kv_bytes": f"{KV_MIB}MiB,auto"}

@@ -52,6 +52,7 @@ from scripts.bench.scheduling.request_orders import (
     sort_waiting,
 )
 from scripts.bench.scheduling.study import OUTPUT, compare_paired, estimate_mean
+from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.load.timings import Timings, compute_order_quality
 from scripts.lab.statistics import mean
@@ -350,7 +351,7 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=["cv 1.09"])
     parser.add_argument("--policies", nargs="+", choices=NAMES, default=list(NAMES))
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, requests=10, seeds=2, rates=[2.0])
     settings = {"requests": asked.requests, "batch": BATCH_SIZE, "shrink": SHRINK}
     path = OUTPUT / "real_requests.jsonl"
     with Journal(path, settings, Cell.from_json, key=lambda cell: cell.key) as kept:

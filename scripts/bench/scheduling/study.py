@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from scripts.bench.daemon import ROOT
 from scripts.lab.statistics import interval, mean
 
-OUTPUT = ROOT / "runs" / "scheduling"
+OUTPUT = Path("runs/scheduling")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
