@@ -63,6 +63,13 @@ NOT_SMOKED: Mapping[str, str] = {
         ("scripts.bench.foundation.faults", "scripts.bench.foundation.mixed_load"),
         "kill engine processes, which simulated engines lack; tests/engine/test_faults.py",
     ),
+    **dict.fromkeys(
+        ("scripts.bench.determinism.requests", "scripts.bench.determinism.searches"),
+        "tests/engine/test_determinism.py runs it with --quick",
+    ),
+    "scripts.bench.lengths.prediction_error": "trains on 1,000 prompts",
+    "scripts.bench.prefix_cache": "asks vLLM's handlers; tests/engine/test_prefix_cache.py does",
+    "scripts.bench.flashtts.simulated_here": "needs this machine's profile",
     "scripts.bench.engine.level_gaps": "times real engines of two checkouts",
     **dict.fromkeys(
         ("scripts.card.real_figures", "scripts.card.train_prm"),
@@ -275,10 +282,14 @@ class Run:
     """What it printed."""
 
     def find_fault(self) -> str | None:
-        """Its last line is JSON, unless it failed."""
+        """Why it failed. The last line of a measurement must be JSON."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         if self.code:
             return f"exit code {self.code}: {lines[-1] if lines else 'it printed nothing'}"
+        module, *words = (self.command.module, *self.command.arguments)
+        is_page = module == "scripts.bench.real" and words[:1] != ["run"]
+        if is_page or not str(module).startswith("scripts.bench."):
+            return None
         try:
             json.loads(lines[-1])
         except (IndexError, ValueError):

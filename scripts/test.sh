@@ -2,7 +2,7 @@
 # Sets FlashEdge up if needed, then runs every check and test:
 #   bash scripts/test.sh [--long] [pytest options]
 # --long: also the tests that are marked long; each says how long it takes, together some 20 minutes.
-# FLASHEDGE_FAST=1: no test that starts real engines.
+# FLASHEDGE_FAST=1: no test that starts real engines, and no command of a page.
 # FLASHEDGE_LAB=0: no test of the measuring tools (tests/lab).
 set -euo pipefail
 
@@ -37,6 +37,7 @@ failed=0
 # Three processes even on two cores, since tests wait for engines and daemons. Tests that share
 # engines or a daemon are a group, which runs in one of them.
 run pytest -q -n 3 --dist loadgroup -m "${marks# and }" "$@" || failed=1
+if [[ $marks != *"not engine"* ]]; then run scripts.page_commands --smoke || failed=1; fi
 printf '== mypy\n'
 wait $! || failed=1
 cat "$types"

@@ -35,12 +35,14 @@ def parse_arguments(
 ) -> argparse.Namespace:
     """Parse the command line, to which `--smoke` is added.
 
-    least: what arguments are with `--smoke`, whatever is given. Paths that exist stay what they
-    are; other files are then in the temporary folder.
+    least: what arguments are with `--smoke`, whatever is given. Files that do not exist are then in
+    the temporary folder, and PAIR, as pages have it, is the bundled pair.
     """
     parser.add_argument("--smoke", action="store_true", help="the least work that runs all code")
-    asked = parser.parse_args(arguments)
-    if asked.smoke or is_smoke():
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    smokes = "--smoke" in words  # it may stand behind a subcommand, whose parser lacks it
+    asked = parser.parse_args([word for word in words if word != "--smoke"])
+    if smokes or is_smoke():
         vars(asked).update(least)
         for name, value in vars(asked).items():
             setattr(asked, name, _resolve(value))
@@ -57,6 +59,8 @@ def is_smoke() -> bool:
 def _resolve(value: object) -> object:
     if isinstance(value, list):
         return [_resolve(each) for each in value]
+    if value == "PAIR":
+        return "bundled"
     return value.resolve() if isinstance(value, Path) and value.exists() else value
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from flashedge.cli.doctor import BAD
 
+BUNDLED = "bundled"
 Figures = Mapping[str, Any]
 """The last line of a part's output, as JSON."""
 
@@ -42,6 +43,7 @@ class Plan:
 def list_parts(plan: Plan) -> tuple[Part, ...]:
     """List the parts in their order: first what everything else leans on."""
     small = plan.rehearse
+    kv_mib = "1024" if plan.pair == BUNDLED else "4096"
     bench = (*_python("flashedge"), "bench", "flashtts")
     return (
         Part(
@@ -102,6 +104,7 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             question="Do all optimizations together build the stock loop's trees?",
             command=(
                 *_python("scripts.bench.flashtts.exactness"),
+                *("--pair", plan.pair, "--file", str(plan.problems), "--mib", kv_mib),
                 *("--problems", "2" if small else "20"),
                 *(("--n", "4", "--strategies", "beam") if small else ()),
             ),
@@ -125,9 +128,9 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             question="Does memory move between the engines and back, with the same tokens?",
             command=(
                 *_python("scripts.bench.flashtts.memory"),
-                *("--mib", "64" if small else "1024"),
+                *("--pair", plan.pair, "--mib", "64" if small else kv_mib),
             ),
-            find_faults=find_other_tokens,
+            find_faults=find_still_memory,
         ),
         Part(
             name="faults",
@@ -176,8 +179,13 @@ def find_other_bits(figures: Figures) -> list[str]:
 
 def find_unequal_cases(figures: Figures) -> list[str]:
     """Name the cases whose trees differ by more than kernels that are not bit-invariant explain."""
-    longest = figures["invariant_tokens"]
-    return [
+    longest, cases = figures["invariant_tokens"], figures["cases"].values()
+    still = [
+        f"nothing was there to be compared: no {name.replace('_', ' ')}"
+        for name in ("split_moves", "offloads")
+        if not any(case[name] for case in cases)
+    ]
+    return still + [
         f"{name}: {case['same']} of {case['runs']} trees are equal"
         for name, case in figures["cases"].items()
         if case["chose_same"] != case["runs"] or 0 < case["differ_from_tokens"] <= longest
@@ -192,9 +200,16 @@ def find_unequal_rungs(figures: Figures) -> list[str]:
     ]
 
 
-def find_other_tokens(figures: Figures) -> list[str]:
+def find_still_memory(figures: Figures) -> list[str]:
+    """Name engines that gave no memory back or took none, and count tokens that changed."""
+    found = [
+        f"the {engine} {verb} no memory: {figures['kv_memory'][engine]}"
+        for engine, moved in figures["moved_mib"].items()
+        for name, verb in (("unmapped", "gave back"), ("mapped", "took"))
+        if not moved[name] > 0
+    ]
     changed = figures["tokens_identical"].count(False)
-    return [f"the tokens changed {changed} times"] if changed else []
+    return [*found, *([f"the tokens changed {changed} times"] if changed else [])]
 
 
 def find_harm(figures: Figures) -> list[str]:

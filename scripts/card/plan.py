@@ -17,9 +17,11 @@ from flashedge.cli.doctor.fit import find_place
 from flashedge.cli.models import SHOP_CARDS
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.engine_options import build_options
+from flashedge.errors import ConfigError
 from flashedge.models.memory.fit import MemoryPlan, find_need, plan_memory, set_sizes
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
+from scripts.bench.smoke import parse_arguments
 
 PAIRS = (
     "qwen3.5-4b-fp8+skywork-1.5b",
@@ -73,13 +75,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("pairs", nargs="*", default=PAIRS, metavar="PAIR")
     parser.add_argument("--args", metavar="CARD", help="print vLLM's start arguments on a card")
-    options = parser.parse_args()
+    options = parse_arguments(parser)
     config = load_config()
     print("\n".join(list_rows(options.pairs, config)))
     if options.args:
         card = find_place(options.args, config)
-        plans = {p: plan_memory(find_pair(p, config), config, card) for p in options.pairs}
-        starts = {name: list_start_args(name, plan, config) for name, plan in plans.items()}
+        starts: dict[str, Any] = {}
+        for name in options.pairs:
+            try:
+                plan = plan_memory(find_pair(name, config), config, card)
+            except ConfigError as error:
+                starts[name] = error.line
+            else:
+                starts[name] = list_start_args(name, plan, config)
         print(json.dumps(starts, indent=1))
 
 

@@ -48,18 +48,21 @@ DEFAULT = "4 x 32"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of A B")
-    rounds = parse_arguments(parser, rounds=1).rounds
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
+    parser.add_argument("--long", type=int, default=LONG, help="tokens of the prompt beside others")
+    asked = parse_arguments(parser, rounds=1, tokens=20, long=256)
+    rounds = asked.rounds
     core = Core(SHAPES[DEFAULT], max_num_seqs=64)
-    jobs = make_load()
+    jobs = make_load(asked.tokens)
     run(core, jobs, 0)  # warm-up
     shares = [compare(core, jobs, share, rounds) for share in SHARES]
     shapes = []
     for name, shape in SHAPES.items():
         renew(core, shape)
-        for some, share in ((jobs, 100), (make_eleven(), ONE_OF_11)):
+        for some, share in ((jobs, 100), (make_eleven(asked.tokens), ONE_OF_11)):
             shapes.append({"shape": name, **compare(core, some, share, rounds)})
     core.close()
-    stall = measure_stall()
+    stall = measure_stall(asked.long)
     for rows in (shares, shapes):
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for row in rows:
@@ -79,14 +82,14 @@ def renew(core: Core, shape: PassShape) -> None:
     core.renew(shape, EdgeScheduler)
 
 
-def make_eleven() -> list[Job]:
+def make_eleven(tokens: int) -> list[Job]:
     """Eleven requests side by side. Ref: arXiv 2601.17768 Fig. 5."""
     draw = Random(2)
     return [
         Job(
             name=f"e{number}",
             prompt=tuple(draw.choices(range(3, 500), k=32)),
-            max_tokens=4 * TOKENS - 64,
+            max_tokens=4 * tokens - 64,
             seed=number,
             deterministic=False,
         )
@@ -94,13 +97,13 @@ def make_eleven() -> list[Job]:
     ]
 
 
-def make_load() -> list[Job]:
+def make_load(tokens: int = TOKENS) -> list[Job]:
     draw = Random(0)
     return [
         Job(
             name=f"r{number}",
             prompt=tuple(draw.choices(range(3, 500), k=draw.randint(20, 200))),
-            max_tokens=TOKENS,
+            max_tokens=tokens,
             seed=number,
             deterministic=False,
             arrival=draw.randrange(SPREAD),
@@ -161,26 +164,27 @@ def compare(core: Core, jobs: Sequence[Job], share: float, rounds: int) -> dict[
     }
 
 
-def measure_stall() -> dict[str, float]:
-    """Pauses between two outputs of 16 plain requests beside a prompt of 16k tokens, in ms of wall
-    time. Without the flag the prompt is computed in vLLM's own chunks, with it in passes."""
+def measure_stall(long: int) -> dict[str, float]:
+    """Pauses between two outputs of 16 plain requests beside a prompt of so many tokens, in ms of
+    wall time. Without the flag the prompt is computed in vLLM's own chunks, with it in passes."""
     draw = Random(1)
-    prompt = tuple(draw.choices(range(3, 500), k=LONG))
+    prompt = tuple(draw.choices(range(3, 500), k=long))
     found: dict[str, float] = {}
+    stalled = min(STALLED_TOKENS, long)
     with tempfile.TemporaryDirectory() as folder:
-        model = make_wide_model(Path(folder), positions=2 * LONG)
-        core = Core(SHAPES[DEFAULT], model=model, max_model_len=LONG + 64)
+        model = make_wide_model(Path(folder), positions=max(2 * long, 1024))
+        core = Core(SHAPES[DEFAULT], model=model, max_model_len=max(long + 64, 1024))
         for name, flag in {"none": None, "plain": False, "flagged": True}.items():
             renew(core, core.scheduler.passes.windows.shape)
             others = [
-                job.again(name=f"{name}-{job.name}", max_tokens=STALLED_TOKENS, arrival=0)
+                job.again(name=f"{name}-{job.name}", max_tokens=stalled, arrival=0)
                 for job in make_load()[:16]
             ]
-            long = [
+            beside = [
                 Job(name=name, prompt=prompt, max_tokens=4, deterministic=flag, arrival=60)
                 for flag in ([] if flag is None else [flag])
             ]
-            core.run([*others, *long])
+            core.run([*others, *beside])
             pauses = sorted(
                 1000 * (b - a)
                 for job in others

@@ -14,14 +14,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
 from flashedge.engine.self_test_turns import Turns
+from flashedge.files.problems import read_problems
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
-from scripts.bench.daemon import read_problems, report
+from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
 from scripts.bench.flashtts.tree_difference import compare_outcomes
@@ -114,23 +116,27 @@ def counted(before: EngineView, after: EngineView, name: str) -> int:
 
 
 async def measure(asked: argparse.Namespace) -> None:
-    chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
+    rows = read_problems(asked.file, asked.problems)
+    chosen = [Problem.from_text(row.text) for row in rows]
     cases: dict[str, object] = {}
     kind = ForcedPair if asked.wrong else SchedulerPair
-    async with rig(1 << 30, kind=kind, features=asked.features) as here:
+    async with rig(asked.mib << 20, asked.pair, kind=kind, features=asked.features) as here:
         invariant = (await here.pair.self_test(Turns()))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
-            spec = Request(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
+            spec = Request(problem=chosen[0], pair=asked.pair, strategy=strategy, n=n)
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await compare_case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
-    report(problems=len(chosen), invariant_tokens=invariant, cases=cases)
+    report(pair=asked.pair, problems=len(chosen), invariant_tokens=invariant, cases=cases)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", default="bundled")
     parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--file", type=Path, default=DATA / "heldout.jsonl", help="of problems")
+    parser.add_argument("--mib", type=int, default=1024, help="KV of both engines together")
     parser.add_argument(
         "--n", type=int, nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS)
     )
@@ -139,7 +145,9 @@ def main() -> None:
     parser.add_argument(
         "--features", default="", help="as in the setting, e.g. async_scheduling=on"
     )
-    asyncio.run(measure(parse_arguments(parser, problems=1, n=[4], strategies=["beam"])))
+    asyncio.run(
+        measure(parse_arguments(parser, pair="bundled", problems=1, n=[4], strategies=["beam"]))
+    )
 
 
 if __name__ == "__main__":

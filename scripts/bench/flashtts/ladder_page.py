@@ -29,7 +29,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
-from scripts.bench.smoke import parse_arguments
+from scripts.bench.smoke import SMALL, parse_arguments
 from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
 from scripts.lab.benchmark.live import LiveRun, compare_runs, grade_answers
 from scripts.lab.statistics import mean
@@ -208,7 +208,7 @@ def main() -> None:
     parser.add_argument("--name", default="ladder", help="of the page in runs/flashtts/")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="that were solved")
     parser.add_argument("--on", default="two cores", help="the device")
-    asked = parse_arguments(parser)
+    asked = parse_arguments(parser, folder=SMALL / "ladder_runs")
     found = read_runs(asked.folder)
     if not found:
         raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")

@@ -1,9 +1,12 @@
-"""How much memory is resident while the split moves, and while KV is offloaded?
+"""Does KV memory move between the engines, and back?
+
+    python -m scripts.bench.flashtts.memory [--pair NAME] [--mib 256]
 
 Both engines fill their KV pools with distinct prompts. Then the generator's share goes down and up
-again, and both engines are offloaded (saved, dropped) and restored. After each
-step the script prints the resident bytes of both engine processes. The tokens of one request are
-compared throughout.
+again, and both engines are offloaded (saved, dropped) and restored. After each step the script
+prints what each engine has mapped and given back since its start, and the resident memory of its
+process, which on a card is the host's. `kv_memory` says by what means memory moves, or why none
+does. The tokens of one request are compared throughout. The last line is JSON.
 """
 
 import argparse
@@ -20,13 +23,16 @@ from scripts.bench.flashtts.kv_rig import Rig, rig
 from scripts.bench.smoke import parse_arguments
 
 MIB = 1 << 20
+MOVES = ("mapped", "unmapped")
+"""Memory that an engine took, and gave back."""
 PROBLEM = Problem.from_text("Tom has 57 cards. Day 1: drops 44. How many cards has he?")
 
 
-async def measure(kv_bytes: int) -> None:
+async def measure(name: str, kv_bytes: int) -> None:
     rows: list[dict[str, Any]] = []
-    async with rig(kv_bytes) as here:
+    async with rig(kv_bytes, name) as here:
         generator, verifier = here.pair.generator, here.pair.verifier
+        engines: dict[str, VllmEngine] = {"generator": generator, "verifier": verifier}
 
         async def add_row(step: str, action: Awaitable[Any] | None = None) -> None:
             clock = asyncio.get_running_loop().time
@@ -34,8 +40,13 @@ async def measure(kv_bytes: int) -> None:
             if action is not None:
                 await action
             seconds = clock() - began
+            resident = here.read_resident_bytes()
             found = {
-                name: round(size / MIB, 1) for name, size in here.read_resident_bytes().items()
+                name: {
+                    "resident": round(resident[name] / MIB, 1),
+                    **{m: (await engine.view()).kv_moved[f"{m}_bytes"] / MIB for m in MOVES},
+                }
+                for name, engine in engines.items()
             }
             rows.append({"step": step, "seconds": round(seconds, 4), **found})
             print(rows[-1], flush=True)
@@ -55,7 +66,18 @@ async def measure(kv_bytes: int) -> None:
         await add_row("generator's KV dropped", generator.offload(keep=False))
         await add_row("generator restored, empty", generator.restore())
         same.append(await draw_tokens(here) == expected)
-    report(kv_mib=kv_bytes / MIB, rows=rows, tokens_identical=same)
+        moved_mib = {
+            name: {m: rows[-1][name][m] - rows[0][name][m] for m in MOVES} for name in engines
+        }
+        means = {name: engine.health().kv_memory for name, engine in engines.items()}
+    report(
+        pair=name,
+        kv_mib=kv_bytes / MIB,
+        kv_memory=means,
+        moved_mib=moved_mib,
+        rows=rows,
+        tokens_identical=same,
+    )
 
 
 async def divide(here: Rig, share: float) -> None:
@@ -121,8 +143,10 @@ def build_request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", default="bundled")
     parser.add_argument("--mib", type=int, default=256, help="KV of both engines together")
-    asyncio.run(measure(parse_arguments(parser, mib=64).mib * MIB))
+    asked = parse_arguments(parser, mib=64)
+    asyncio.run(measure(asked.pair, asked.mib * MIB))
 
 
 if __name__ == "__main__":

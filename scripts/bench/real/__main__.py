@@ -43,7 +43,7 @@ from scripts.bench.real.records import (
     read_records,
 )
 from scripts.bench.real.table import write_tables, write_votes
-from scripts.bench.smoke import SMALL_SAMPLES, parse_arguments
+from scripts.bench.smoke import SMALL, SMALL_SAMPLES, parse_arguments
 from scripts.card.machine import describe_machine
 
 
@@ -64,14 +64,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     page.add_argument("--ways", help="the rows; default: all")
     recorded = commands.add_parser("recorded", help="print the votes of recorded answers")
     recorded.add_argument("samples", type=Path)
-    small = {
-        "problems": [DATA / "heldout.jsonl"],
-        "limit": [1],
-        "ways": "greedy,vote-4",
-        "minutes": 1.0,
-    }
-    samples = {"samples": SMALL_SAMPLES["samples"]}
-    asked = parse_arguments(parser, arguments, **small, **samples, pair="bundled")
+    asked = parse_arguments(
+        parser,
+        arguments,
+        problems=[DATA / "heldout.jsonl"],
+        limit=[1],
+        ways="greedy,vote-4",
+        pair="bundled",
+        records=[SMALL / "real_records.jsonl"],
+        samples=SMALL_SAMPLES["samples"],
+    )
     try:
         if asked.command == "recorded":
             rows = enumerate(read_samples(asked.samples))

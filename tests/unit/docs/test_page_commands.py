@@ -75,5 +75,5 @@ def test_a_run_is_judged_by_its_exit_code_and_last_line(
 ) -> None:
     log = tmp_path / "log"
     log.write_text(printed)
-    command = Command(page="page", words=("python",))
+    command = Command(page="page", words=("python", "-m", "scripts.bench.any"))
     assert Run(command=command, cpu_s=0.0, code=code, log=log).find_fault() == fault

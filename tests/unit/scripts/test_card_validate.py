@@ -20,7 +20,7 @@ from scripts.card.parts import (
     find_failed_checks,
     find_harm,
     find_other_bits,
-    find_other_tokens,
+    find_still_memory,
     find_unequal_cases,
     find_unequal_rungs,
     list_parts,
@@ -112,13 +112,26 @@ def test_what_counts_as_passed() -> None:
     names = ("runs", "same", "chose_same", "differ_from_tokens")
     counts = {"chosen": (2, 1, 1, 600), "early": (2, 1, 2, 512)}
     counts |= {"late": (2, 1, 2, 513), "equal": (2, 2, 2, 0)}
-    cases = {name: dict(zip(names, of, strict=True)) for name, of in counts.items()}
+    moves = {"split_moves": 3, "offloads": 0}
+    cases = {name: {**dict(zip(names, of, strict=True)), **moves} for name, of in counts.items()}
     unequal = find_unequal_cases({"invariant_tokens": 512, "cases": cases})
-    assert unequal == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
+    assert unequal[1:] == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
+    assert unequal[0] == "nothing was there to be compared: no offloads"
     rungs = [{"rung": "+P", "n": 8, "same_trees": 0.5}, {"rung": "stock", "n": 8, "same_trees": 1}]
     assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
-    assert find_other_tokens({"tokens_identical": [True, False]}) == ["the tokens changed 1 times"]
-    assert not find_other_tokens({"tokens_identical": [True]})
+
+
+def test_memory_that_stands_still_fails() -> None:
+    moves, stands = {"mapped": 8.0, "unmapped": 8.0}, {"mapped": 0.0, "unmapped": 0.0}
+    both = {"generator": moves, "verifier": moves}
+    how = {"kv_memory": {"generator": "os", "verifier": "torch"}, "tokens_identical": [True]}
+    assert not find_still_memory({**how, "moved_mib": both})
+    assert find_still_memory({**how, "moved_mib": {**both, "verifier": stands}}) == [
+        "the verifier gave back no memory: torch",
+        "the verifier took no memory: torch",
+    ]
+    changed = {**how, "tokens_identical": [True, False], "moved_mib": both}
+    assert find_still_memory(changed) == ["the tokens changed 1 times"]
 
 
 def test_harm_of_faults_is_found() -> None:
