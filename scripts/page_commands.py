@@ -43,14 +43,12 @@ from scripts.bench.smoke import ROOT
 
 KEPT = ROOT / "runs" / "page_commands"
 PRELOADED = ("flashedge.engine.vllm.pair", "flashedge.cli.main", "scripts.lab.benchmark.simulate")
+TOOLS = ("house_size", "live_picture", "record_run", "run_hashes", "screenshots")
 NOT_SMOKED: Mapping[str, str] = {
     **dict.fromkeys(
         ("scripts.architecture_page", "scripts.settings_page"), "run by tests/unit/docs"
     ),
-    **dict.fromkeys(
-        ("scripts.house_size", "scripts.screenshots", "scripts.record_run", "scripts.run_hashes"),
-        "a tool that measures nothing",
-    ),
+    **dict.fromkeys(tuple(f"scripts.{name}" for name in TOOLS), "a tool that measures nothing"),
     **dict.fromkeys(
         ("scripts.train_outcome", "scripts.train_pair", "scripts.train_prm", "scripts.train_tools"),
         "training; its parts have tests",
@@ -200,6 +198,9 @@ def _ask_script(command: Command) -> str | None:
     module, arguments = command.module or "", command.arguments
     if module == "scripts.card.train_prm":  # which gives them to another script
         module, arguments = "scripts.train_prm", ("all", *arguments)
+        if "--rehearse" in arguments:  # which stands for a generator, too
+            rest = (word for word in arguments if word != "--rehearse")
+            arguments = (*rest, "--generator", "bundled")
     path = ROOT / module.replace(".", "/")
     file = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     if not file.is_file():

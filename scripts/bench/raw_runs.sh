@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Brings the raw runs behind the published tables back from the repository's history:
-#   bash scripts/bench/raw_runs.sh [folder]        (default: runs/published)
+# Brings the runs of two studies back from the repository's history, those of FlashTTS's ladder and of the early exits
+# of self-consistency and MCTS, and figures of others:   bash scripts/bench/raw_runs.sh [folder]   (runs/published)
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
