@@ -4,10 +4,10 @@
 
 Without an option each command is parsed and not run: what it names exists, and its own parser takes
 its arguments. `--smoke` runs each `python -m scripts.…` with `--smoke` (`scripts.bench.smoke`), two
-at a time, forked from a process that has imported vLLM. `--long` runs them as they stand, one after
-the other, which takes hours: what succeeded is not repeated (runs/page_commands/), and commands
-with a word in CAPITALS, which the reader replaces, are left out. PATTERN: only commands that match
-this regular expression. The last line is JSON; the exit code is 1 if a command failed.
+at a time, forked from a process that has imported vLLM. `--long` runs measurements as they stand,
+one after the other, which takes days: what succeeded is not repeated (runs/page_commands/), and
+commands with a word in CAPITALS, which the reader replaces, are left out. PATTERN: only commands
+that match this regular expression. The last line is JSON; the exit code is 1 if a command failed.
 
 A command is a line of a `sh` block or a text in backticks. After `git checkout REVISION` the
 commands of a block are those of that revision.
@@ -305,12 +305,13 @@ def is_script(command: Command) -> bool:
 
 
 def list_smokes(commands: Iterable[Command]) -> list[Command]:
-    """Commands that differ in more than numbers, which `--smoke` replaces."""
+    """Commands that differ in more than numbers and names of files, which `--smoke` replaces."""
     found: dict[tuple[str, ...], Command] = {}
     for command in commands:
         if not is_script(command) or command.module in NOT_SMOKED:
             continue
-        key = tuple(re.sub(r"\d+", "0", word) for word in command.words)
+        key = tuple(word for word in command.words if re.fullmatch(r"-.+|[a-z_+]+", word))
+        key = (str(command.module), *key)
         found.setdefault(key, command)
     return list(found.values())
 
@@ -375,11 +376,11 @@ def _fork(command: Command, log: Path) -> int:
 
 
 def run_long(commands: Sequence[Command], logs: Path) -> Iterator[Run]:
-    """Run commands as they stand. What succeeded before is left out."""
+    """Run measurements as they stand. What succeeded before is left out."""
     for command in commands:
         name = re.sub(r"\W+", "-", str(command))[:200]
         log, done = logs / f"{name}.log", logs / f"{name}.done"
-        if done.exists() or not is_script(command):
+        if done.exists() or not is_script(command) or ".bench." not in str(command.module):
             continue
         if any(_FILLED_IN.search(word) for word in command.words):
             continue

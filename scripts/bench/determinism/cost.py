@@ -48,12 +48,13 @@ DEFAULT = "4 x 32"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="repetitions of A B")
+    parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of an answer")
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the prompt beside others")
-    asked = parse_arguments(parser, rounds=1, tokens=20, long=256)
+    asked = parse_arguments(parser, rounds=1, requests=4, tokens=20, long=256)
     rounds = asked.rounds
     core = Core(SHAPES[DEFAULT], max_num_seqs=64)
-    jobs = make_load(asked.tokens)
+    jobs = make_load(asked.requests, asked.tokens)
     run(core, jobs, 0)  # warm-up
     shares = [compare(core, jobs, share, rounds) for share in SHARES]
     shapes = []
@@ -97,7 +98,7 @@ def make_eleven(tokens: int) -> list[Job]:
     ]
 
 
-def make_load(tokens: int = TOKENS) -> list[Job]:
+def make_load(requests: int = REQUESTS, tokens: int = TOKENS) -> list[Job]:
     draw = Random(0)
     return [
         Job(
@@ -108,7 +109,7 @@ def make_load(tokens: int = TOKENS) -> list[Job]:
             deterministic=False,
             arrival=draw.randrange(SPREAD),
         )
-        for number in range(REQUESTS)
+        for number in range(requests)
     ]
 
 
