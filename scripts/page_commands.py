@@ -68,6 +68,7 @@ NOT_SMOKED: Mapping[str, str] = {
     "scripts.bench.lengths.prediction_error": "trains on 1,000 prompts",
     "scripts.bench.prefix_cache": "asks vLLM's handlers; tests/engine/test_prefix_cache.py does",
     "scripts.bench.flashtts.simulated_here": "needs this machine's profile",
+    "scripts.bench.engine.replayed_search": "starts two vllm serve: half a minute",
     "scripts.bench.engine.level_gaps": "times real engines of two checkouts",
     **dict.fromkeys(
         ("scripts.card.real_figures", "scripts.card.train_prm"),

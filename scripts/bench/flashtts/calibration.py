@@ -158,7 +158,7 @@ def main() -> None:
         "--decode", action="store_true", help="what public decode throughput allows, alone"
     )
     add_lengths_flag(parser)
-    asked = parse_arguments(parser)
+    asked = parse_arguments(parser, problems=1)
     if asked.decode:
         report_decode()
         return
