@@ -212,7 +212,8 @@ class DraftBoard:
             if slowest.get(run, number + 1) > number:
                 return CERTAIN  # it waits for scores alone: the verifier may share the device
             width = level.generating + len(level.ended)
-            return self._gains.choose_least_chance(view, width, runs)
+            branching = max(len(beam.continuation.seeds) for beam in level.beams.values())
+            return self._gains.choose_least_chance(view, width, runs, branching)
 
         return {key: choose(*key, level) for key, level in waiting.items()}
 

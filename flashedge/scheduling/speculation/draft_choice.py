@@ -111,16 +111,18 @@ class DraftGains:
                 LEVEL_KEPT * wasted + max(0.0, drawn - used),
             )
 
-    def choose_least_chance(self, view: BatchView, width: int, runs: int) -> float:
+    def choose_least_chance(self, view: BatchView, width: int, runs: int, branching: int) -> float:
         """Choose how likely a child of a beam in a level of that width has to be for a draft. A
         saved step is worth its time, and each token that is drawn for nothing makes a step longer
-        for all `runs` of the batch. CERTAIN if only drafts of certain children pay."""
+        for all `runs` of the batch. CERTAIN if only drafts of certain children pay. branching: the
+        most children of a beam."""
         step_s = view.base_s + width * view.sequence_s
         best, chosen = 0.0, CERTAIN
         for least in LEAST_CHANCES:
             saved, wasted = self._counts.get((_sort_width(width), least), (0.0, 0.0))
-            if least == 0.0:  # as if all were drafted, and three in four for nothing
-                saved, wasted = saved + ASSUMED_STEPS, wasted + 1.5 * ASSUMED_STEPS * width
+            if least == 0.0:  # as if half of all children were drafted, one a beam not in vain
+                saved += ASSUMED_STEPS
+                wasted += ASSUMED_STEPS * width * (branching - 1) / 2
             gain = saved * step_s - MARGIN * wasted * view.sequence_s * runs
             if gain > best:
                 best, chosen = gain, least

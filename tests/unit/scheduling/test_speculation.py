@@ -111,7 +111,7 @@ def count_levels(*chances: float, steps: tuple[int, ...], ahead: int = 10) -> Dr
 
 def test_all_are_drafted_where_sequences_cost_nothing() -> None:
     gains = count_levels(0.3, 0.3, 0.9, 0.9, steps=(20, 20, 20, 20))
-    assert gains.choose_least_chance(view(4, sequence_s=0.0), 4, 1) <= 0.3
+    assert gains.choose_least_chance(view(4, sequence_s=0.0), 4, 1, 4) <= 0.3
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_least_chance_follows_the_steps_that_end_levels(
 ) -> None:
     """A level is shortened by its longest step alone, and costs what the others draw."""
     gains = count_levels(0.3, 0.9, 0.9, 0.9, steps=steps)
-    chosen = gains.choose_least_chance(view(4, sequence_s=0.04), 4, 1)
+    chosen = gains.choose_least_chance(view(4, sequence_s=0.04), 4, 1, 4)
     assert lowest <= chosen <= highest
 
 
@@ -134,20 +134,25 @@ def test_nothing_pays_where_a_late_step_ends_every_level() -> None:
     gains = DraftGains()
     for _ in range(20):
         gains.note([(0.9, 10, 20), (0.9, 0, 20)], [(0.9, 10)] * 8)
-    assert gains.choose_least_chance(view(2, sequence_s=0.01), 2, 1) == CERTAIN
+    assert gains.choose_least_chance(view(2, sequence_s=0.01), 2, 1, 4) == CERTAIN
 
 
 def test_the_more_runs_wait_for_a_step_the_more_a_draft_costs() -> None:
     gains = count_levels(0.5, 0.5, 0.5, 0.5, steps=(20, 20, 20, 20))
     costs = view(4, sequence_s=0.02)
-    assert gains.choose_least_chance(costs, 4, 1) < CERTAIN
-    assert gains.choose_least_chance(costs, 4, 100) == CERTAIN
+    assert gains.choose_least_chance(costs, 4, 1, 4) < CERTAIN
+    assert gains.choose_least_chance(costs, 4, 100, 4) == CERTAIN
 
 
-@pytest.mark.parametrize(("width", "drafts"), [(4, True), (16, True), (256, False)])
-def test_before_levels_were_counted_only_narrow_ones_have_drafts(width: int, drafts: bool) -> None:
+@pytest.mark.parametrize(
+    ("width", "branching", "drafts"),
+    [(4, 4, True), (16, 4, True), (256, 4, False), (16, 16, False)],
+)
+def test_before_levels_were_counted_only_narrow_ones_with_few_children_have_drafts(
+    width: int, branching: int, drafts: bool
+) -> None:
     costs = view(width, sequence_s=0.01)
-    assert (DraftGains().choose_least_chance(costs, width, 1) < CERTAIN) == drafts
+    assert (DraftGains().choose_least_chance(costs, width, 1, branching) < CERTAIN) == drafts
 
 
 def test_chances_follow_what_was_requested() -> None:
