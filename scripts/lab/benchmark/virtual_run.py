@@ -23,6 +23,7 @@ from flashedge.types import NodeId, Speculation, TokenIds
 from scripts.lab.benchmark.ladder import Rung, compute_goodput
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
+from scripts.lab.sim.generator import SimSpeculator
 from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedStockVerifier, SimulatedVerifier
 from scripts.lab.sim.scheduler import Slice
@@ -54,6 +55,9 @@ class Setup:
     """Tokens of a chunk that the generator sends."""
     common: float = 0.0
     """How often siblings write the same words. See `SimModel`."""
+    speculator: type[SimSpeculator] = SimSpeculator
+    manager: type[KvManager] = KvManager
+    """What drafts steps, and what divides the memory. A study may try others."""
 
 
 class IntegerGrader:
@@ -74,7 +78,9 @@ class VirtualPair:
         device = setup.verifier_device or setup.device
         scoring = _build_config(setup, device, setup.verifier, setup.limits[1])
         model = SimModel(trace, common=setup.common)
-        self.generator = self.stock_generator = SimulatedGenerator(generating, model, gate=gate)
+        self.generator = self.stock_generator = SimulatedGenerator(
+            generating, model, gate=gate, speculator=setup.speculator
+        )
         self.generator.most_drafted = setup.most_drafted
         self.verifier = SimulatedVerifier(scoring, gate=gate)
         self.stock_verifier = SimulatedStockVerifier(scoring, gate=gate)
@@ -113,7 +119,7 @@ def _build_manager(setup: Setup, link: HostLink | None, pair: VirtualPair) -> Kv
         )
         for curve, config in zip((generating, scoring), configs, strict=True)
     ]
-    return KvManager(
+    return setup.manager(
         pair.generator,
         pair.verifier,
         (costs[0], costs[1]),

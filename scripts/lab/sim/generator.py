@@ -294,12 +294,13 @@ class SimulatedGenerator(SimEngine):
         *,
         faults: Faults | None = None,
         gate: asyncio.Lock | None = None,
+        speculator: type[SimSpeculator] = SimSpeculator,
     ) -> None:
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
         self.codec = SimCodec()
         costs = StepCosts()
-        self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs, costs)
+        self.speculator = speculator(self._scheduler, model, config, self._jobs, costs)
         self.speculator.on_commit = self._wake
         self._token_drafts = TokenDrafts(self._scheduler, self._jobs, costs)
         self.counters = self._token_drafts.counters

@@ -1,10 +1,11 @@
 """The scripts of the simulated study: what is fitted is not what is reported, and the tables."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
-from scripts.bench.flashtts import grid, memory_sweep, order_memory, sensitivity, utilization
+from scripts.bench.flashtts import grid, paper_figures, sensitivity
 from scripts.bench.flashtts.calibration import (
     FITTED,
     PUBLIC_S,
@@ -108,13 +109,6 @@ def test_a_table() -> None:
 # ---------------------------------------------------------------- single questions
 
 
-def test_memory_goes_down_to_where_a_path_still_fits() -> None:
-    sizes, least = list(memory_sweep.BYTES), 2 * 4096 * 131_072
-    assert memory_sweep.list_budgets("1.5B+1.5B", 16) == sizes
-    assert memory_sweep.list_budgets("1.5B+7B", 16) == [size for size in sizes if size >= least]
-    assert (sizes[-1], 1.5e9 in sizes) == (14e9, True)
-
-
 def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
     asked = sensitivity.parse_flags(["--quick", "--pairs", "1.5B+1.5B"])
     tasks = sensitivity.list_tasks(asked)
@@ -130,26 +124,45 @@ def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
     assert row["same_trees"] == 1
 
 
-def test_a_level_is_its_generation_and_its_verification() -> None:
-    bench = build_cell("1.5B+1.5B", "amc", 4)
-    steps = utilization.record_steps(bench, bench.rows[0], utilization.WAYS["off"])
-    first, second = (utilization.select_level(steps, number) for number in (1, 2))
-    assert steps[: len(first) + len(second)] == first + second
-    for level in (first, second):
-        kinds = [step.engine for step in level]
-        assert kinds == sorted(kinds)  # all of the generator's, then all of the verifier's
-        assert set(kinds) == {"generator", "verifier"}
-    assert all(0 < step.utilization <= 1 for step in steps)
-    assert all(step.sequences <= 4 for step in steps if step.engine == "generator")
+def test_a_duplicate_keeps_a_share_of_its_siblings_draft_and_one_token_is_its_own() -> None:
+    sizes = [paper_figures.truncate_draft(100, 0.85, seed) for seed in range(500)]
+    assert sum(sizes) / 500 == pytest.approx(84.7, abs=1.5)
+    assert max(sizes) == 99
+    assert min(sizes) > 40
+    assert paper_figures.truncate_draft(1, 1.0, 7) == 0
+
+
+def run_arms(study: str, *arms: str, n: int) -> list[dict[str, Any]]:
+    cell = paper_figures.Cell(study=study, n=n, problems=1)
+    return [paper_figures.run_case(cell, arm, cell.build_bench().rows[0]) for arm in arms]
+
+
+def test_the_papers_slots_change_no_tree_and_its_truncation_does() -> None:
+    none, ours, slots, truncated = run_arms(
+        "speculation", "none", "ours", "slots", "slots, R = 0.85", n=16
+    )
+    assert none["tree"] == ours["tree"] == slots["tree"] != truncated["tree"]
+    assert none["drawn_tokens"] == 0
+    assert truncated["kept_steps"] > slots["kept_steps"] > 0
+    for part in ("first half", "second half", "verifier"):
+        assert 0 < slots[part]["utilization"] <= 1
+    assert slots["second half"]["sequences"] > none["second half"]["sequences"]
+
+
+def test_the_papers_slots_keep_the_batch_as_large_as_the_level_was() -> None:
+    (slots,) = run_arms("speculation", "slots", n=8)
+    assert slots["first half"]["sequences"] <= 8
+
+
+def test_batch_limits_change_no_tree() -> None:
+    unlimited, limited = run_arms("memory", "order+split", "order+split+limits", n=8)
+    assert unlimited["tree"] == limited["tree"]
 
 
 def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
-    bench = build_cell("1.5B+1.5B", "amc", 8)
+    bench = build_cell("1.5B+1.5B", "amc", 16)
     tree = bench.run(RUNGS[1], bench.rows[0]).tree
-    paths = order_memory.find_widest_level(tree)
-    held = order_memory.count_tokens(tree, paths, tuple(range(len(paths))), 10)
-    nodes = {node for path in paths for node in path}
-    segments = [tree[node].segment for node in nodes]
-    assert held[-1] == 10 + sum(len(s.token_ids) for s in segments if s is not None)
-    assert held == sorted(held)
-    assert held[0] == 10 + tree[paths[0][-1]].path_tokens
+    found = paper_figures.measure_orders(tree, bench, bench.rows[0])
+    assert len({mb[-1] for mb in found.values()}) == 1  # all paths hold the same in any order
+    assert all(mb == sorted(mb) for mb in found.values())
+    assert found["prefix"][0] <= found["worst"][0]
