@@ -143,7 +143,7 @@ class ActivePrograms:
             expected=np.array([work.expected for work in works.values()]),
             tail=np.array([work.tail for work in works.values()]),
             waited_s=now_s - np.array([program.arrived_s for program in programs]),
-            waiting=sum(program.started_s is None for program in programs),
+            waiting=sum(program.sequences for program in programs if program.started_s is None),
             max_batch=max_batch,
         )
         scored = []

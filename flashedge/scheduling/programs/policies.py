@@ -52,8 +52,8 @@ within 2 % of those without decay, the one whose longest wait is shortest."""
 
 
 def compute_risk_weight(waiting: int, max_batch: int) -> float:
-    """λ: the longer the queue, the more a long output blocks. waiting: requests in the queue.
-    max_batch: requests that run at once, at least 1. Raises ValueError if it is less. Ref: arXiv
+    """λ: the longer the queue, the more a long output blocks. waiting: sequences in the queue.
+    max_batch: sequences that run at once, at least 1. Raises ValueError if it is less. Ref: arXiv
     2604.00499 eq. (12)."""
     if max_batch < 1:
         raise ValueError(f"max_batch is {max_batch}, but must be at least 1")
@@ -71,7 +71,7 @@ class Queued:
     waited_s: Floats
     """Seconds since arrival."""
     waiting: int
-    """Programs that have not started."""
+    """Sequences of the programs that have not started: what the paper calls waiting requests."""
     max_batch: int
     """Sequences that the generator computes at once."""
 

@@ -137,6 +137,11 @@ class Program:
         return Work(expected=sum(w.expected for w in works), tail=sum(w.tail for w in works))
 
     @property
+    def sequences(self) -> int:
+        """How many sequences its members draw at once."""
+        return sum(member.sequences for member in self.members.values())
+
+    @property
     def waits_since_s(self) -> float:
         """When it last got a token, or else when it arrived."""
         return self.arrived_s if self.served_s is None else self.served_s

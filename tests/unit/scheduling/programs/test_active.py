@@ -254,6 +254,22 @@ def test_the_risk_weight_follows_the_queue() -> None:
         policies.compute_risk_weight(3, 0)
 
 
+def test_waiting_sequences_count_not_waiting_programs() -> None:
+    """Eight waiting searches of 16 paths are as many sequences as a batch of 128 holds. So λ is
+    0.5, and a narrow program goes before one that is a little shorter but has a long tail. Without
+    the searches λ is 0.1, and the shorter one goes first."""
+    rules = Rules(policy=POLICIES["tie"], is_gang=False, escalate_after_s=None)
+    narrow = Member(max_tokens=4096, lengths=LogT(log(140), 0.01))
+    wide = Member(max_tokens=4096, lengths=LogT(log(100), 0.3))
+    for searches, first in ((0, "wide"), (8, "narrow")):
+        active = Active(rules)
+        active.join("wide", wide, "wide", "", 0.0)
+        active.join("narrow", narrow, "narrow", "", 0.0)
+        for number in range(searches):
+            active.put(make(f"s{number}", outputs=16, size=400.0))
+        assert active.order(0.0, 128)[0].key == first
+
+
 @pytest.mark.parametrize(
     ("factor", "interval_s"), [(0, 1), (1.1, 1), (-0.5, 1), (0.5, 0), (0.5, -1), (np.nan, 1)]
 )
