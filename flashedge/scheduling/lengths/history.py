@@ -47,7 +47,7 @@ outputs would stay near the average of other prompts; with forty, each run would
 SCALE = 0.7
 """Scale of a log-t over the standard deviation of ln X: between 0.65, which has its variance, and
 0.9, which has its quartiles. This and the constants from KEPT_RUNS to LATE_PRIOR were chosen by the
-errors that `scripts/bench/lengths/prediction_error.py` measures."""
+errors on made-up prompts with real lengths (docs/results/scheduling.md)."""
 
 
 @dataclass(frozen=True, slots=True)

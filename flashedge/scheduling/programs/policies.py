@@ -9,9 +9,8 @@ A policy gives each program a score, and the lowest goes first.
 | shortest | the one with the least expected work (shortest expected processing time) |
 | tie | the one with the least expected work and tail risk, by an adaptive weight |
 
-The default is `shortest`: in simulation no other policy has a lower mean latency, and `tie` has a
-higher one because of its tail weight (docs/results/scheduling.md). Both halve a score for every 5 s
-of waiting.
+The default is `shortest`: with the lengths of real answers the tail weight of `tie` brings nothing
+over it (docs/results/scheduling.md). Both halve a score for every 5 s of waiting.
 
 Ref: arXiv 2604.00499 §4, App. C.1; arXiv 2412.20993 App. D.3.1.
 """
@@ -46,9 +45,9 @@ class Decay:
 
 
 MEASURED_DECAY = Decay(factor=0.5, interval_s=5.0)
-"""γ and Δ, whose values the paper's text lacks. Chosen on 24 November 2026 in a simulation
-(docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean latencies are
-within 2 % of those without decay, the one whose longest wait is shortest."""
+"""γ and Δ, whose values the paper's text lacks. Chosen on 24 November 2026 in a simulation with
+made-up lengths: of 30 pairs whose mean latencies are within 2 % of those without decay, the one
+whose longest wait is shortest. With longer answers it costs more (docs/results/scheduling.md)."""
 
 
 def compute_risk_weight(waiting: int, max_batch: int) -> float:

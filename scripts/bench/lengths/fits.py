@@ -1,103 +1,70 @@
-"""Which family do the lengths of one prompt's outputs follow?
+"""Which family do the lengths of one prompt's answers follow?
 
-    python -m scripts.bench.lengths.fits
+Kolmogorov and Smirnov's test accepts a fit with p > 0.05. As in the paper it takes the distribution
+as given, though it was fitted to the same lengths. Cut answers count as longer in the fit, and the
+test compares the lengths below the limit.
 
-Fits six families to the lengths of each prompt and counts how many fits Kolmogorov and Smirnov's
-test accepts (p > 0.05, Table 1 of arXiv 2604.00499). As in the paper the test takes the
-distribution as given, though it was fitted to the same lengths. Then it fits every second output
-and counts how many of the others lie below the quantiles: of a share p, p should.
-
-The lengths are those of the trace in the package: the totals of 100 problems with 8 samples each
-(few, so a test fails little whatever the family), and their steps pooled for each problem, which
-often share equal lengths and are not independent. Brackets are 95 % bootstrap intervals over
-prompts. The last line is JSON.
+Ref: arXiv 2604.00499 Table 1, App. D.3.
 """
 
-import argparse
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from flashedge.scheduling.lengths.distribution import NU, Floats
-from scripts.bench.daemon import report
-from scripts.bench.flashtts.study import format_table
-from scripts.bench.smoke import parse_arguments
-from scripts.lab.benchmark.lengths import load_trace
+from flashedge.scheduling.lengths.distribution import NU
+from scripts.bench.lengths.samples import Samples
 from scripts.lab.statistics import interval, mean
 
 ADEQUATE = 0.05
-LEVELS = np.arange(1, 20) / 20
-
-
-def fit_logs(family: Any, **fixed: float) -> Callable[[Floats], tuple[Any, bool]]:
-    """Fits a distribution to ln tokens."""
-    return lambda tokens: (family(*family.fit(np.log(tokens), **fixed)), True)
-
-
-def fit_tokens(family: Any) -> Callable[[Floats], tuple[Any, bool]]:
-    """Fits a distribution that begins at 0 tokens."""
-    return lambda tokens: (family(*family.fit(tokens, floc=0)), False)
-
-
-FAMILIES: Mapping[str, Callable[[Floats], tuple[Any, bool]]] = MappingProxyType(
+FAMILIES: Mapping[str, tuple[Any, dict[str, float]]] = MappingProxyType(
     {
-        "log_t": fit_logs(stats.t, f0=NU),
-        "log_t_free": fit_logs(stats.t),
-        "log_normal": fit_logs(stats.norm),
-        "gamma": fit_tokens(stats.gamma),
-        "weibull": fit_tokens(stats.weibull_min),
-        "exponential": fit_tokens(stats.expon),
+        "log-t": (stats.t, {"f0": NU}),
+        "log-t, nu free": (stats.t, {}),
+        "log-normal": (stats.norm, {}),
+        "gamma": (stats.gamma, {"floc": 0}),
+        "Weibull": (stats.weibull_min, {"floc": 0}),
+        "exponential": (stats.expon, {"floc": 0}),
     }
 )
-"""By name: what fits lengths, and says whether the fitted distribution is of ln tokens."""
+"""By name: a family with the parameters that are fixed. The first three are of ln tokens."""
+IN_LOGS = tuple(FAMILIES)[:3]
 
 
-def measure_prompt(name: str, tokens: Floats) -> tuple[float, Floats]:
-    """Whether the test accepts the fit to all outputs (1 or 0), and the share of every second
-    output below each quantile of the fit to the others. An integer stands for the lengths that are
-    rounded to it, so one within half a token of a quantile counts in part."""
-    fitted, is_log = FAMILIES[name](tokens)
-    p_value = stats.kstest(np.log(tokens) if is_log else tokens, fitted.cdf).pvalue
-    fitted, is_log = FAMILIES[name](tokens[::2])
-    quantiles = np.exp(fitted.ppf(LEVELS)) if is_log else fitted.ppf(LEVELS)
-    below = np.clip(quantiles - tokens[1::2, None] + 0.5, 0, 1).mean(axis=0)
-    return float(p_value > ADEQUATE), below
+def compute_p_value(samples: Samples, family: Any, fixed: Mapping[str, float], logs: bool) -> float:
+    """Fit the family to all answers, and test it."""
+    values = np.log(samples.lengths) if logs else samples.lengths.astype(np.float64)
+    cut = samples.is_cut
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the search passes through impossible parameters
+        data = stats.CensoredData.right_censored(values, cut) if cut.any() else values
+        fitted = family(*family.fit(data, **fixed))
+    ended, count = np.sort(values[~cut]), len(values)
+    below, at = fitted.cdf(ended), np.arange(len(ended))
+    gaps = [(at + 1) / count - below, below - at / count]
+    if cut.any():
+        gaps.append(np.array([abs(len(ended) / count - fitted.cdf(values[cut][0]))]))
+    return float(stats.kstwo.sf(np.concatenate(gaps).max(), count))
 
 
-def study_set(prompts: Sequence[Floats]) -> dict[str, dict[str, Any]]:
-    """By family: the share of accepted fits with its interval, and how far the shares below the
-    quantiles are from those they should be."""
+def study_families(prompts: Sequence[Samples]) -> dict[str, list[float]]:
+    """By family: the share of accepted fits with its interval over the prompts."""
     found = {}
-    for name in FAMILIES:
-        passes, below = zip(*(measure_prompt(name, tokens) for tokens in prompts), strict=True)
-        error = np.abs(np.mean(below, axis=0) - LEVELS).mean()
-        figures = [round(float(one), 4) for one in (mean(passes), *interval(passes))]
-        found[name] = {"passes": figures, "calibration_error": round(float(error), 4)}
+    for name, (family, fixed) in FAMILIES.items():
+        passes = [
+            float(compute_p_value(one, family, fixed, name in IN_LOGS) > ADEQUATE)
+            for one in prompts
+        ]
+        found[name] = [round(float(one), 3) for one in (mean(passes), *interval(passes))]
     return found
 
 
-def read_trace() -> dict[str, list[Floats]]:
-    """The lengths of each prompt of the trace whose fitted lengths are not all equal."""
-    rows = [row.step_tokens for row in load_trace("math").rows]
-    totals = [np.array([float(sum(steps)) for steps in row]) for row in rows]
-    sets = {"trace totals": totals, "trace steps": [np.concatenate(row) * 1.0 for row in rows]}
-    return {name: [one for one in found if np.ptp(one[::2])] for name, found in sets.items()}
-
-
-def main() -> None:
-    parse_arguments(argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]))
-    sets = {name: study_set(prompts) for name, prompts in read_trace().items()}
-    for name, found in sets.items():
-        rows = [
-            (family, "{:.3f} ({:.3f} to {:.3f})".format(*one["passes"]), one["calibration_error"])
-            for family, one in found.items()
-        ]
-        print(format_table(("family", "KS passes", "calibration error"), rows, name), end="\n\n")
-    report(adequate_above=ADEQUATE, sets=sets)
-
-
-if __name__ == "__main__":
-    main()
+def study_freedom(prompts: Sequence[Samples], nus: Sequence[float]) -> dict[float, float]:
+    """By the degrees of freedom that all prompts share: the mean p-value."""
+    return {
+        nu: round(mean([compute_p_value(s, stats.t, {"f0": nu}, True) for s in prompts]), 4)
+        for nu in nus
+    }

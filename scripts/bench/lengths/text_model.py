@@ -1,166 +1,187 @@
-"""The paper's text predictor: a model that reads the prompt and says mu and sigma of a log-t.
+"""Models that read a prompt and say how long its answers get: the paper's, and its rivals'.
 
-An encoder's states are pooled in three ways (the first, the mean, the maximum) and each parameter
-has a head of its own. All of it is trained first, then the heads alone on the frozen encoder. The
-paper minimizes the squared error of parameters that were fitted to each prompt before (FITTED). The
-likelihood of the outputs themselves also learns from prompts with one output, and from outputs
-that were cut. The number of the prompt's tokens is a feature, which the paper does not name.
+An encoder makes a vector of the prompt, and heads make figures of the vector. The small encoder is
+trained from scratch: a transformer over the tokens, whose states are pooled in three ways (the
+first, the mean, the maximum). The other one is frozen: it takes the states of a pretrained language
+model, and only the heads learn.
 
-Ref: arXiv 2604.00499 §3.2.
+| loss | what is learned of a prompt's answers |
+|---|---|
+| likelihood | mu and ln sigma, by the likelihood of all answers. A cut one counts as longer |
+| fitted | the paper's: mu and ln sigma of a fit to all answers, by the squared error |
+| point | the tokens of one answer, by the squared error: SSJF |
+| rank | a score that orders one answer of each prompt of a batch, by ListMLE: LTR |
+
+All of it is trained first, then the heads alone. The number of the prompt's tokens is a feature,
+which the paper does not name.
+
+Ref: arXiv 2604.00499 §3.2, App. C.1.
 """
 
 import copy
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import special, stats
 from torch import Tensor, nn
 
-from flashedge.scheduling.lengths.distribution import NU, LogT
-from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
-from scripts.lab.distributions import fit_log_t
+from flashedge.scheduling.lengths.distribution import NU
+from scripts.bench.lengths.samples import Samples, list_parameters
 
-LIKELIHOOD, FITTED = "likelihood", "fitted"
+LIKELIHOOD, FITTED, POINT, RANK = LOSSES = ("likelihood", "fitted", "point", "rank")
 PADDING, CLS, FIRST_TOKEN = 0, 1, 2
-"""Ids of the small encoder. Those of the generator follow."""
+"""Ids of the small encoder. Those of the tokenizer follow."""
 LOG_SCALES, LOG_TOKENS = (math.log(0.02), math.log(4.0)), (0.0, 20.0)
 """Bounds of ln sigma and of mu."""
+Vectors = Mapping[str, Tensor]
+"""What the frozen encoder makes of each text: (width,)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSettings:
     """A model and how it is trained."""
 
-    checkpoint: Path | None = None
-    """Folder of a pretrained encoder such as DeBERTa-v3-base. None: a small one from scratch."""
-
-    vocabulary: int = 512
-    """Tokens of the generator that the small encoder knows."""
-
+    loss: str = LIKELIHOOD
+    vocabulary: int = 4_096
+    """Tokens that the small encoder tells apart."""
     max_tokens: int = 256
     """Tokens of a prompt that are read: its end."""
-
     width: int = 128
     layers: int = 2
     attention_heads: int = 4
     head: tuple[int, ...] = (256, 256, 128)
     """Widths of the hidden layers of each head."""
-
     dropout: float = 0.1
-    loss: str = LIKELIHOOD
-    epochs: int = 15
-    head_epochs: int = 15
+    epochs: int = 8
+    head_epochs: int = 4
     batch: int = 32
     rate: float = 5e-4
-    encoder_rate: float = 2e-5
-    """Learning rate of a pretrained encoder."""
-
     head_rate: float = 3e-4
     validation_share: float = 0.1
     """Share of the prompts that chooses the best epoch and is not trained on."""
-
     seed: int = 0
 
 
 class SmallEncoder(nn.Module):
-    """A transformer over the generator's own tokens."""
+    """A transformer over the prompt's tokens."""
 
     def __init__(self, settings: TextSettings) -> None:
         super().__init__()
-        self.width, self._settings = settings.width, settings
-        self.tokens = nn.Embedding(FIRST_TOKEN + settings.vocabulary, self.width, PADDING)
-        self.positions = nn.Embedding(1 + settings.max_tokens, self.width)
+        self._settings, self.width = settings, 3 * settings.width
+        self.tokens = nn.Embedding(FIRST_TOKEN + settings.vocabulary, settings.width, PADDING)
+        self.positions = nn.Embedding(1 + settings.max_tokens, settings.width)
         for table in (self.tokens, self.positions):
             nn.init.normal_(table.weight, std=0.02)
         layer = nn.TransformerEncoderLayer(
-            self.width,
+            settings.width,
             settings.attention_heads,
-            dim_feedforward=2 * self.width,
+            dim_feedforward=2 * settings.width,
             dropout=settings.dropout,
             activation="gelu",
             batch_first=True,
             norm_first=True,
         )
-        norm = nn.LayerNorm(self.width)
+        norm = nn.LayerNorm(settings.width)
         self.layers = nn.TransformerEncoder(
             layer, settings.layers, norm, enable_nested_tensor=False
         )
 
-    def read(self, request: LengthRequest) -> list[int]:
-        kept = request.prompt_ids[-self._settings.max_tokens :]
-        return [CLS, *(FIRST_TOKEN + token % self._settings.vocabulary for token in kept)]
+    def forward(self, samples: Sequence[Samples]) -> Tensor:
+        """(batch, width)."""
+        known, most = self._settings.vocabulary, self._settings.max_tokens
+        read = [
+            torch.tensor([CLS, *(FIRST_TOKEN + token % known for token in one.prompt_ids[-most:])])
+            for one in samples
+        ]
+        ids = nn.utils.rnn.pad_sequence(read, batch_first=True, padding_value=PADDING)
+        mask = torch.arange(ids.shape[1])[None] < torch.tensor([len(one) for one in read])[:, None]
+        embedded = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        states, there = self.layers(embedded, src_key_padding_mask=~mask), mask[..., None]
+        average = (states * there).sum(1) / there.sum(1)
+        largest = states.masked_fill(~there, float("-inf")).amax(1)
+        return torch.cat([states[:, 0], average, largest], dim=-1)
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        states = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
-        found: Tensor = self.layers(states, src_key_padding_mask=~mask)
-        return found
 
+class FrozenEncoder(nn.Module):
+    """Looks up what `read_vectors` has made of the texts."""
 
-class CheckpointEncoder(nn.Module):
-    """A pretrained encoder with its own tokenizer. Ref: DeBERTa-v3, arXiv 2111.09543."""
-
-    def __init__(self, settings: TextSettings) -> None:
+    def __init__(self, vectors: Vectors) -> None:
         super().__init__()
-        from transformers import AutoModel, AutoTokenizer
+        self._vectors = vectors
+        self.width = len(next(iter(vectors.values())))
 
-        folder = settings.checkpoint
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        self.model: Any = AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32
-        )
-        self.width = int(self.model.config.hidden_size)
-        self._max_tokens = min(settings.max_tokens, self.model.config.max_position_embeddings)
+    def forward(self, samples: Sequence[Samples]) -> Tensor:
+        return torch.stack([self._vectors[one.text] for one in samples])
 
-    def read(self, request: LengthRequest) -> list[int]:
-        encoded = self.tokenizer(request.text, truncation=True, max_length=self._max_tokens)
-        return list(encoded["input_ids"])
 
-    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        found: Tensor = self.model(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-        return found
+def read_vectors(
+    folder: Path, texts: Sequence[str], most: int = 256, batch: int = 16
+) -> NDArray[np.float32]:
+    """The states of a pretrained model after half of its layers, at the last token and on average
+    over the first `most` of each text: (texts, width)."""
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    model: Any = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.bfloat16)
+    model.layers, model.norm = model.layers[: len(model.layers) // 2], nn.Identity()
+    ids = [torch.tensor(tokenizer(text)["input_ids"][:most]) for text in texts]
+    order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # little padding
+    found: dict[int, Tensor] = {}
+    with torch.inference_mode():
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            padded = nn.utils.rnn.pad_sequence([ids[i] for i in rows], batch_first=True)
+            # A state depends on the tokens before it alone, so padding at the end changes none.
+            states = model(input_ids=padded, use_cache=False).last_hidden_state.float()
+            for row, i in enumerate(rows):
+                own = states[row, : len(ids[i])]
+                found[i] = torch.cat([own[-1], own.mean(0)])
+    return np.asarray(torch.stack([found[i] for i in range(len(texts))]).numpy())
 
 
 class TextModel(nn.Module):
-    """Maps prompts to mu and ln sigma of their outputs' lengths."""
+    """Maps prompts to mu and ln sigma of their answers' lengths, or to one figure."""
 
-    def __init__(self, settings: TextSettings) -> None:
+    def __init__(self, settings: TextSettings, vectors: Vectors | None = None) -> None:
         super().__init__()
-        kind = SmallEncoder if settings.checkpoint is None else CheckpointEncoder
-        self.encoder = kind(settings)
-        self.norm = nn.LayerNorm(3 * self.encoder.width)
-        self.heads = nn.ModuleList(_build_head(3 * self.encoder.width + 1, settings) for _ in "ms")
-        self.scale = nn.Parameter(torch.tensor([[5.0, -1.5], [1.0, 1.0]]), requires_grad=False)
-        """Means and standard deviations of the parameters, which the heads predict as z-scores."""
+        self.loss = settings.loss
+        self.encoder = SmallEncoder(settings) if vectors is None else FrozenEncoder(vectors)
+        self.norm = nn.LayerNorm(self.encoder.width)
+        figures = 2 if self.loss in (LIKELIHOOD, FITTED) else 1
+        self.heads = nn.ModuleList(
+            _build_head(self.encoder.width + 1, settings) for _ in range(figures)
+        )
+        self.scale = nn.Parameter(torch.ones(2, figures), requires_grad=False)
+        """Means and standard deviations of the figures, which the heads predict as z-scores."""
 
-    def forward(self, requests: Sequence[LengthRequest]) -> Tensor:
-        """(batch, 2) z-scores of mu and ln sigma."""
-        read = [torch.tensor(self.encoder.read(request)) for request in requests]
-        ids = nn.utils.rnn.pad_sequence(read, batch_first=True, padding_value=PADDING)
-        mask = torch.arange(ids.shape[1])[None] < torch.tensor([len(one) for one in read])[:, None]
-        states, there = self.encoder(ids, mask), mask[..., None]
-        mean = (states * there).sum(1) / there.sum(1)
-        largest = states.masked_fill(~there, float("-inf")).amax(1)
-        tokens = torch.tensor([[float(request.num_prompt_tokens)] for request in requests])
-        pooled = self.norm(torch.cat([states[:, 0], mean, largest], dim=-1))
-        fused = torch.cat([pooled, tokens.clamp(min=1).log() - 5], dim=-1)
+    def forward(self, samples: Sequence[Samples]) -> Tensor:
+        """(batch, figures) z-scores."""
+        tokens = torch.tensor([[float(len(one.prompt_ids))] for one in samples])
+        length = tokens.clamp(min=1).log() - 5
+        fused = torch.cat([self.norm(self.encoder(samples)), length], dim=-1)
         return torch.cat([head(fused) for head in self.heads], dim=-1)
 
-    def restore(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """mu and ln sigma, within their bounds: (batch,) each."""
+    def restore(self, scores: Tensor) -> Tensor:
+        """The figures themselves. mu and ln sigma stay within their bounds."""
         values = scores * self.scale[1] + self.scale[0]
-        return values[:, 0].clamp(*LOG_TOKENS), values[:, 1].clamp(*LOG_SCALES)
+        if len(self.heads) == 1:
+            return values
+        bounds = torch.tensor([LOG_TOKENS, LOG_SCALES])
+        return torch.minimum(torch.maximum(values, bounds[:, 0]), bounds[:, 1])
 
     @torch.inference_mode()
-    def predict(self, request: LengthRequest) -> LogT:
+    def predict(self, samples: Sequence[Samples]) -> np.ndarray:
+        """(prompts, figures)."""
         self.eval()
-        mu, log_sigma = self.restore(self([request]))
-        return LogT(float(mu), math.exp(float(log_sigma)))
+        parts = [self.restore(self(samples[at : at + 64])) for at in range(0, len(samples), 64)]
+        return np.asarray(torch.cat(parts).double().numpy())
 
 
 def _build_head(width: int, settings: TextSettings) -> nn.Sequential:
@@ -187,47 +208,52 @@ class LogSurvival(torch.autograd.Function):
         return -grads[0] * torch.from_numpy(hazard).to(z)
 
 
-def compute_nats(mu: Tensor, log_sigma: Tensor, lengths: Sequence[OutputLengths]) -> Tensor:
-    """Negative log-likelihood of the logarithm of one output, the mean over the prompts.
+def compute_nats(mu: Tensor, log_sigma: Tensor, samples: Sequence[Samples]) -> Tensor:
+    """Negative log-likelihood of the logarithm of one answer, the mean over the prompts.
 
-    mu, log_sigma: (batch,). A censored output counts as longer.
+    mu, log_sigma: (batch,). A cut answer counts as longer.
     """
-    points = [
-        (at, math.log(tokens), cut, weight / one.num_outputs)
-        for at, one in enumerate(lengths)
-        for tokens, cut, weight in zip(one.tokens, one.is_censored, one.weights, strict=True)
-    ]
-    at, logs, is_cut, weights = map(torch.tensor, zip(*points, strict=True))
-    z, cut = (logs - mu[at]) / log_sigma[at].exp(), is_cut.bool()
+    at = torch.repeat_interleave(torch.tensor([len(one.tokens) for one in samples]))
+    logs = torch.tensor(np.concatenate([np.log(one.lengths) for one in samples])).to(mu)
+    cut = torch.tensor(np.concatenate([one.is_cut for one in samples]))
+    z = (logs - mu[at]) / log_sigma[at].exp()
     student: Any = torch.distributions.StudentT(NU)
     found = torch.zeros_like(z).masked_scatter(
         ~cut, student.log_prob(z[~cut]) - log_sigma[at][~cut]
     )
     survival: Tensor = LogSurvival.apply(z[cut])  # type: ignore[no-untyped-call]
-    return -(found.masked_scatter(cut, survival) * weights).sum() / len(lengths)
+    found = found.masked_scatter(cut, survival)
+    weights = torch.tensor([1 / len(one.tokens) for one in samples])[at]
+    return -(found * weights).sum() / len(samples)
 
 
-def fit_targets(finished: Sequence[FinishedOutputs]) -> Tensor:
-    """Fit mu and ln sigma of each prompt's outputs: (prompts, 2)."""
-    fits = []
-    for one in finished:
-        counted = np.array(one.lengths.weights) > 0  # where paths part the weight is negative
-        tokens, cut = np.array(one.lengths.tokens), np.array(one.lengths.is_censored)
-        fits.append(fit_log_t(tokens[counted], cut[counted]))
-    return torch.tensor([(one.mu, math.log(one.sigma)) for one in fits])
+def compute_list_loss(scores: Tensor, tokens: Tensor) -> Tensor:
+    """ListMLE: how unlikely the order of the batch by length is, where a small score makes a prompt
+    likely to come first. scores, tokens: (batch,). Ref: Fu et al. 2024."""
+    ordered = -scores[torch.argsort(tokens, stable=True)]
+    remaining = torch.logcumsumexp(ordered.flip(0), 0).flip(0)
+    return (remaining - ordered).mean()
 
 
 def train(
-    finished: Sequence[FinishedOutputs],
+    samples: Sequence[Samples],
     settings: TextSettings,
+    vectors: Vectors | None = None,
     note: Callable[[str], None] = lambda line: None,
 ) -> TextModel:
-    """Train a model. The same arguments give the same model on one machine."""
+    """Train a model. The same arguments give the same model on one machine. vectors: of the frozen
+    encoder. None trains the small one."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        model, targets = TextModel(settings), fit_targets(finished)
-        model.scale.data = torch.stack([targets.mean(0), targets.std(0).clamp(min=1e-3)])
-        order = list(range(len(finished)))
+        model = TextModel(settings, vectors)
+        one_each = torch.tensor([float(one.tokens[0]) for one in samples])
+        targets = one_each[:, None]
+        if settings.loss in (LIKELIHOOD, FITTED):
+            fitted = list_parameters([one.fitted for one in samples])
+            targets = torch.tensor(np.stack(fitted, 1), dtype=torch.float32)
+        if settings.loss != RANK:
+            model.scale.data = torch.stack([targets.mean(0), targets.std(0).clamp(min=1e-3)])
+        order = list(range(len(samples)))
         shuffle = random.Random(settings.seed).shuffle
         shuffle(order)
         held = max(2, round(settings.validation_share * len(order)))
@@ -235,11 +261,14 @@ def train(
         best = math.inf, model.state_dict()
 
         def compute_loss(rows: Sequence[int]) -> Tensor:
-            scores = model([finished[i].request for i in rows])
-            if settings.loss == FITTED:
-                wanted = (targets[list(rows)] - model.scale[0]) / model.scale[1]
-                return nn.functional.mse_loss(scores, wanted)
-            return compute_nats(*model.restore(scores), [finished[i].lengths for i in rows])
+            scores = model([samples[i] for i in rows])
+            if settings.loss == LIKELIHOOD:
+                mu, log_sigma = model.restore(scores).unbind(1)
+                return compute_nats(mu, log_sigma, [samples[i] for i in rows])
+            if settings.loss == RANK:
+                return compute_list_loss(scores[:, 0], one_each[list(rows)])
+            wanted = (targets[list(rows)] - model.scale[0]) / model.scale[1]
+            return nn.functional.mse_loss(scores, wanted)
 
         def run_stage(epochs: int, groups: list[dict[str, Any]]) -> None:
             nonlocal best
@@ -269,10 +298,7 @@ def train(
 
         body = [*model.encoder.parameters(), *model.norm.parameters()]
         heads = list(model.heads.parameters())
-        rate = settings.rate if settings.checkpoint is None else settings.encoder_rate
-        run_stage(
-            settings.epochs, [{"params": body, "lr": rate}, {"params": heads, "lr": settings.rate}]
-        )
+        run_stage(settings.epochs, [{"params": [*body, *heads], "lr": settings.rate}])
         for parameter in body:
             parameter.requires_grad_(False)
         run_stage(settings.head_epochs, [{"params": heads, "lr": settings.head_rate}])

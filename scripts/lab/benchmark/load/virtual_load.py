@@ -192,8 +192,7 @@ class VirtualServer:
         )
 
 
-CHATS = LengthPrior(mu=5.5, mu_spread=0.6)
-"""Long chats, of 245 tokens at the median."""
+CHATS = LengthPrior()
 
 CHAT_ROWS, CHAT_QUANTILES, FITTED_SAMPLES = 64, 256, 100
 
