@@ -65,7 +65,6 @@ NOT_SMOKED: Mapping[str, str] = {
         ("scripts.bench.determinism.requests", "scripts.bench.determinism.searches"),
         "tests/engine/test_determinism.py runs it with --quick",
     ),
-    "scripts.bench.lengths.prediction_error": "trains on 1,000 prompts",
     "scripts.bench.prefix_cache": "asks vLLM's handlers; tests/engine/test_prefix_cache.py does",
     "scripts.bench.flashtts.simulated_here": "needs this machine's profile",
     "scripts.bench.engine.replayed_search": "starts two vllm serve: half a minute",
