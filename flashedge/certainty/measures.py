@@ -53,7 +53,7 @@ def measure_certainty(clusters: Iterable[str | None]) -> float | None:
     """(log n - H) / log n in [0, 1], where H is the entropy of the clusters of n paths. clusters:
     (num_paths,) cluster of each finished path. A path without an answer is a cluster of its own.
     The result is 1 when all paths agree, 0 for a single path, and None when no path has an answer.
-    Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy)."""
+    Ref: arXiv 2412.20993 §3.1 (normalized semantic entropy)."""
     paths = list(clusters)
     if not any(c is not None for c in paths):
         return None
@@ -70,21 +70,24 @@ def measure_certainty(clusters: Iterable[str | None]) -> float | None:
 
 
 def hesitates(text: str) -> bool:
-    """Whether a probe's text contains a word of doubt, so that its answer does not count. Ref:
-    arXiv 2412.20993 §2.1. The paper names "wait" and "hmm"; the other words are ours."""
+    """Whether a probe's text, from its answer on, contains a word of doubt, so that the answer does
+    not count. Ref: arXiv 2412.20993 §2.1 (post-generation validation). The paper names "wait" and
+    "hmm"; the other words are ours."""
     return _HESITATES.search(text) is not None
 
 
 def measure_consistency(answers: Answers, window: int) -> float | None:
-    """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1]. answers: (k,) clusters of
-    the probed answers. None stands for a probe without a confident answer and equals nothing. The
-    result is None while k < w. Raises ValueError for a window below 1. Ref: 2412.20993 §2.1."""
+    """C_k = 1/w * sum of [y_j = y_k] over the last w confident answers, in [0, 1]. answers: (k,)
+    clusters of the probed answers. None stands for a probe without a confident answer, which is
+    left out. The result is None while there are fewer than w others, and where the newest probe is
+    left out: C_k compares with its answer. Raises ValueError for a window below 1. Ref: arXiv
+    2412.20993 §2.1 ("omit this response from the consistency test")."""
     if window < 1:
         raise ValueError(f"window {window} is below 1")
-    if len(answers) < window:
+    confident = [a for a in answers if a is not None]
+    if len(confident) < window or answers[-1] is None:
         return None
-    newest = answers[-1]
-    return sum(a is not None and a == newest for a in answers[-window:]) / window
+    return confident[-window:].count(answers[-1]) / window
 
 
 def is_unsettled(answers: Answers, *, after: int, below: float) -> bool:

@@ -56,7 +56,10 @@ class Probe:
     seed: int
     suffix: str
     max_tokens: int
-    """Length limit. The probe ends earlier when the box that `suffix` opened is closed."""
+    """Length limit."""
+    tail_tokens: int = 0
+    """Tokens to draw behind the box that `suffix` opened, where a model voices its doubts. The
+    probe ends with them, or where the model ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -195,6 +195,7 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
         "probe_tokens": _Option(int, 0, _MANY),
         "suffix": _Option(str),
         "max_probe_tokens": _Option(int, 1, 4096),
+        "tail_tokens": _Option(int, 0, 4096),
         "window": _Option(int, 1, 10_000),
         "give_up_after": _Option(int, 0, _MANY),
         "give_up_below": _SHARE,

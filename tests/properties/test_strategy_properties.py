@@ -258,7 +258,9 @@ def test_certainindex_is_in_the_unit_interval(answers: list[str | None]) -> None
     assert 0 <= found <= 1
     assert (found == 1) == (len(set(answers)) == 1)
     assert measures.measure_certainty(reversed(answers)) == found
-    assert 0 <= measures.measure_consistency(answers, len(answers)) <= 1
+    agreed = measures.measure_consistency(answers, len(answers))
+    assert (agreed is None) == (None in answers)
+    assert agreed is None or 0 < agreed <= 1
 
 
 @given(

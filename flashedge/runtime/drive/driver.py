@@ -330,7 +330,7 @@ class Driver:
         if request is not None:
             with self.generating.open():
                 ids, text = await retry_after_restart(
-                    generator, lambda: run_probe(request, probe.suffix, generator), self._on_restart
+                    generator, lambda: run_probe(request, probe, generator), self._on_restart
                 )
         self._answer_probe(Probed(node=probe.node, text=text, tokens=len(ids)))
 

@@ -205,19 +205,23 @@ def build_probe_request(
 
 
 async def run_probe(
-    request: ExtendRequest, suffix: str, generator: Generator
+    request: ExtendRequest, probe: Probe, generator: Generator
 ) -> tuple[TokenIds, str]:
-    """Return a probe's tokens and their text, up to the token that completes a boxed answer after
-    `suffix`, however the stream is cut into chunks."""
-    decoder, text = IncrementalText(generator.codec), [suffix]
+    """Return a probe's tokens and their text, up to `tail_tokens` behind the token that completes a
+    boxed answer after its suffix, however the stream is cut into chunks."""
+    decoder, text = IncrementalText(generator.codec), [probe.suffix]
     ids: list[int] = []
+    last: int | None = None
     async with aclosing(generator.extend(request)) as stream:
         async for chunk in stream:
             for token in chunk.token_ids:
                 ids.append(token)
-                text.append(decoder.feed((token,)))
-                rest = decoder.look()
-                # Only a closing brace can complete an answer, so all text is read only then.
-                if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
+                if last is None:
+                    text.append(decoder.feed((token,)))
+                    rest = decoder.look()
+                    # Only a closing brace can complete an answer, so all text is read only then.
+                    if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
+                        last = len(ids) + probe.tail_tokens
+                if last is not None and len(ids) >= last:
                     return tuple(ids), generator.codec.decode(ids)
     return tuple(ids), generator.codec.decode(ids)

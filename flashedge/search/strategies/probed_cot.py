@@ -1,5 +1,6 @@
 """One chain of thought with probes: it ends once the probes agree on an answer."""
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -67,6 +68,8 @@ class ProbedCot(Search[ProbedState]):
     suffix: str = SUFFIX
     """What a probe adds to the chain before it generates. It opens the box of the answer."""
     max_probe_tokens: int = 32
+    tail_tokens: int = 8
+    """Of a probe, how many tokens behind its answer are drawn and searched for doubts."""
     window: int = 3
     """w of the consistency C_k."""
     give_up_after: int = 0
@@ -96,11 +99,17 @@ class ProbedCot(Search[ProbedState]):
             return Search.tell(self, state, result)
         if state.probe is None or state.probe != result.node:
             return state, ()
-        answer = None if hesitates(result.text) else extract_answer(self.suffix + result.text)
+        answer = None if hesitates(result.text) else self._read_probe(result.text)
         answers = group_by_first_match(
             (*state.answers, answer), lambda a, b: decide_equal(a, b) is True
         )
         return self._decide(replace(state, probe=None, answers=answers))
+
+    def _read_probe(self, text: str) -> str | None:
+        """The answer in the box that `suffix` opened, or in the first that closes."""
+        ends = (*(found.end() for found in re.finditer("}", text)), len(text))
+        read = (extract_answer(self.suffix + text[:end]) for end in ends)
+        return next((answer for answer in read if answer is not None), None)
 
     def take_segment(self, state: ProbedState, node: NodeId) -> Move:
         return self._decide(state)
@@ -148,6 +157,7 @@ class ProbedCot(Search[ProbedState]):
             seed=mix64(leaf.seed, leaf.depth, _PROBE),
             suffix=self.suffix,
             max_tokens=self.max_probe_tokens,
+            tail_tokens=self.tail_tokens,
         )
         state = replace(state, probe=leaf.id)
         if not self.beside:

@@ -1,17 +1,20 @@
 """Adds to recorded answers what the models say of them, so that `votes` can judge more rules.
 
     python -m scripts.bench.certainty.score SAMPLES OUTPUT --pair PAIR [--skip 0] [--limit 40]
-        [--add confidences,scores,probes]
+        [--add confidences,scores,probes] [--say "Check your answer twice."]
 
 SAMPLES: as for `votes`, with `problem` and whole answers as `texts`; or the OUTPUT of an earlier
 call, whose fields stay. Each line of OUTPUT is one of SAMPLES with, for each of its answers,
 
+- `chains`: one answer in place of the recorded ones, to the problem followed by --say, of at most
+  --cut tokens
 - `confidences`: of each token (`certainty.token_confidence`), by a prefill of the generator, and
   `lens` anew: the text is encoded again, which gives 2 % of the answers another number of tokens,
   and is cut where the context ends
 - `scores`: of each step, by the verifier
 - `probes`: of the first answer alone, what the generator writes as its answer after every
-  `probe_tokens` tokens, with the pair's own suffix
+  `probe_tokens` tokens, with the pair's own suffix: the text, its tokens, and those up to the end
+  of the box
 
 A line is written when its problem is done. Called again, it goes on after the last whole line. The
 last line of the output is JSON; `complete` says whether no problem is left.
@@ -21,10 +24,13 @@ import argparse
 import asyncio
 import json
 import time
+from contextlib import aclosing
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.token_confidence import measure_confidence
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest, ScoreRequest
@@ -34,28 +40,34 @@ from flashedge.errors import PathOverflow
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.drive.segments import run_probe
+from flashedge.search.base import Probe
 from flashedge.search.step_rules import TOP, split_steps
 from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.tree import ROOT
 from flashedge.types import Message, Problem, Sampling, TokenIds
 from scripts.bench.certainty.samples import read_samples
 from scripts.bench.daemon import report
 from scripts.bench.real_pair import open_pair
 from scripts.bench.smoke import SMALL, parse_arguments
 
-CONFIDENCES, SCORES, PROBES = "confidences", "scores", "probes"
+CHAINS, CONFIDENCES, SCORES, PROBES = "chains", "confidences", "scores", "probes"
+PROBE = Probe(node=ROOT, seed=0, suffix="", max_tokens=0)
 Row = dict[str, Any]
 
 
 class Scorer:
-    """Asks the engines of one pair. cut: answers of so many tokens have no end."""
+    """Asks the engines of one pair. cut: answers of so many tokens have no end. say: what follows
+    a problem to which a chain is drawn."""
 
-    def __init__(self, pair: VllmPair, spec: Pair, cut: int) -> None:
-        self._pair, self._spec, self._cut = pair, spec, cut
+    def __init__(self, pair: VllmPair, spec: Pair, cut: int, say: str) -> None:
+        self._pair, self._spec, self._cut, self._say = pair, spec, cut, say
         self._codec = pair.generator.codec
         self._chain = ProbedCot(**spec.options.get("probed_cot", {}))
         self.tokens = 0
 
     async def add(self, row: Row, fields: list[str]) -> Row:
+        if CHAINS in fields:
+            row = await self._draw(row)
         prompt = self._codec.encode_chat(self._list_messages(row["problem"]))
         room = max(0, self._pair.generator.max_model_len - len(prompt) - 1)
         answers = zip(row["texts"], row["lens"], strict=True)
@@ -81,6 +93,21 @@ class Scorer:
         """An answer's tokens with that which ended it, if one did."""
         end = () if size >= self._cut else (min(self._codec.eos_ids),)
         return (*self._codec.encode(text), *end)
+
+    async def _draw(self, row: Row) -> Row:
+        problem = f"{row['problem']} {self._say}".strip()
+        request = ExtendRequest(
+            token_ids=self._codec.encode_chat(self._list_messages(problem)),
+            seed=0,
+            sampling=self._spec.sampling,
+            max_tokens=self._cut,
+            to_boundary=False,
+        )
+        async with aclosing(self._pair.generator.extend(request)) as stream:
+            ids = [token async for chunk in stream for token in chunk.token_ids]
+        self.tokens += len(ids)
+        known = {"problem": problem, "answer": row["answer"]}
+        return {**known, "texts": [self._codec.decode(ids)], "lens": [len(ids)]}
 
     async def measure_confidences(self, prompt: TokenIds, path: TokenIds) -> list[float]:
         """(len(path),) A prompt's log-probabilities are those of the distribution before each
@@ -117,14 +144,14 @@ class Scorer:
         self.tokens += found.tokens
         return [round(score, 6) for score in found.scores]
 
-    async def _probe(self, prompt: TokenIds, path: TokenIds) -> list[tuple[str, int]]:
-        """(num_probes,) of the text that each writes, and its tokens; none where no token fits."""
+    async def _probe(self, prompt: TokenIds, path: TokenIds) -> list[tuple[str, int, int]]:
+        """(num_probes,) as `probes` says; an empty text where no token fits."""
         chain, suffix = self._chain, self._codec.encode(self._chain.suffix)
 
-        async def ask(at: int) -> tuple[str, int]:
+        async def ask(at: int) -> tuple[str, int, int]:
             ids = (*prompt, *path[:at], *suffix)
             if len(ids) >= self._pair.generator.max_model_len:
-                return "", 0
+                return "", 0, 0
             request = ExtendRequest(
                 token_ids=ids,
                 seed=at,
@@ -132,9 +159,13 @@ class Scorer:
                 max_tokens=chain.max_probe_tokens,
                 to_boundary=False,
             )
-            drawn, text = await run_probe(request, chain.suffix, self._pair.generator)
+            probe = replace(PROBE, suffix=chain.suffix, tail_tokens=chain.tail_tokens)
+            drawn, text = await run_probe(request, probe, self._pair.generator)
             self.tokens += len(drawn)
-            return text, len(drawn)
+            starts = (self._codec.decode(drawn[:size]) for size in range(1, len(drawn)))
+            read = (extract_answer(chain.suffix + start) is not None for start in starts)
+            closed = next((size for size, is_closed in enumerate(read, 1) if is_closed), len(drawn))
+            return text, len(drawn), closed
 
         asks = range(chain.probe_tokens, len(path), chain.probe_tokens)
         return await asyncio.gather(*map(ask, asks))
@@ -158,7 +189,7 @@ async def score_all(asked: argparse.Namespace) -> None:
     left = list(islice(rows, done, asked.limit))
     began = time.monotonic()
     async with open_pair(asked.pair) as (pair, _):
-        scorer = Scorer(pair, find_pair(asked.pair, load_config({})), asked.cut)
+        scorer = Scorer(pair, find_pair(asked.pair, load_config({})), asked.cut, asked.say)
         started, added = time.monotonic(), 0
         with asked.output.open("a") as file:
             for at in range(0, len(left), asked.at_once):
@@ -187,6 +218,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--pair", required=True)
     parser.add_argument("--add", default=[CONFIDENCES, SCORES], type=lambda s: s.split(","))
+    parser.add_argument("--say", default="", help="what follows each problem of `chains`")
     parser.add_argument("--skip", type=int, default=0, help="problems, such as those trained on")
     parser.add_argument("--limit", type=int, help="problems")
     parser.add_argument("--cut", type=int, default=512, help="tokens at which answers were cut")

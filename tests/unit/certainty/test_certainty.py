@@ -39,8 +39,10 @@ def test_certainindex(answers: list[str | None], expected: float | None) -> None
         ("abb", 3, 2 / 3),
         ("abc", 3, 1 / 3),
         ("bbbaaa", 3, 1.0),
-        ("aa-", 3, 0.0),  # the newest probe has no answer
-        ("a-a", 3, 2 / 3),  # one in doubt does not count
+        ("aaa-", 3, None),  # the newest probe is in doubt
+        ("a-a", 3, None),  # two confident answers
+        ("a-aa", 3, 1.0),  # one in doubt is left out
+        ("ba-a", 3, 2 / 3),
     ],
 )
 def test_consistency(answers: str, window: int, expected: float | None) -> None:

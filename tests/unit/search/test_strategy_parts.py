@@ -1,5 +1,6 @@
 """PUCT, apportionment and priors by hand; options of strategies; users' programs."""
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from flashedge.api.specs import ModelName
+from flashedge.certainty.measures import CONSISTENCY, pick_settled_answer
+from flashedge.certainty.policies import Rule
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.models.registry import split_name
 from flashedge.runtime.request import strategies
@@ -15,12 +18,13 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import softmax
+from flashedge.search.base import Expand, Generated, Probe, ProbeResult, Result
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import Rebase, VaryingGranularity
 from flashedge.search.strategies.mcts import Mcts, compute_priors, compute_puct
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.tree import NodeStatus, Tree
-from flashedge.types import FinishReason, NodeId, Segment
+from flashedge.types import FinishReason, Limits, NodeId, Problem, Segment
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
 from tests.support.search_rig import make_segment
@@ -105,6 +109,40 @@ def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> No
     with pytest.raises(RequestError) as error:
         build_search(spec(strategy, n=1, options=options))
     assert error.value.param == "options"
+
+
+@pytest.mark.parametrize(
+    ("texts", "stops", "answer"),
+    [
+        (["5}", "5}", "5}"], "certainty", "5"),
+        (["5}", "5} Wait, let me check", "5}", "5}"], "certainty", "5"),
+        (["5}", "5}", "5} Wait, let me check"], None, "5"),
+        (["4}", "5}", "5}", "5}. Hmm"], None, "5"),
+        (["5}. Or \\boxed{6}", "5} dollars", "5}"], "certainty", "5"),
+    ],
+)
+def test_a_probe_in_doubt_neither_counts_nor_disagrees(
+    texts: list[str], stops: str | None, answer: str
+) -> None:
+    rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),))
+    search = ProbedCot(probe_tokens=1, beside=False, policy=rule)
+    state, commands = search.start(Problem.from_text("?"), 0, Limits(max_path_tokens=100))
+    work = deque(commands)
+    left = deque(texts)
+    result: Result
+    while left or any(isinstance(one, Probe) for one in work):
+        match work.popleft():
+            case Expand(children=(child,)):
+                segment = make_segment("a", tokens=(1,), finish=FinishReason.STEP_LIMIT)
+                result = Generated(node=child.node, segment=segment)
+            case Probe(node=node):
+                result = ProbeResult(node=node, text=left.popleft())
+            case _:
+                raise AssertionError("the chain ends before its last probe")
+        state, new = search.tell(state, result)
+        work += new
+    assert state.cut_by == stops
+    assert pick_settled_answer(state.answers, 3) == answer
 
 
 def test_latest_is_no_search() -> None:

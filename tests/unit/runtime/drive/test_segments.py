@@ -1,6 +1,6 @@
 """Generated ids become text and steps, and the thinking is told from the answer."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,17 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.errors import RequestError
 from flashedge.events import Event
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.scoring import Scoring
-from flashedge.runtime.drive.segments import IncrementalText, StepSplitter
+from flashedge.runtime.drive.segments import (
+    IncrementalText,
+    StepSplitter,
+    build_probe_request,
+    run_probe,
+)
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.strategies import build_search, find_usual_strategy
 from flashedge.runtime.thinking import NO_THINKING, Thinking
-from flashedge.search.base import Generated
+from flashedge.search.base import Generated, Probe
 from flashedge.search.step_rules import build_rules, split_steps
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import (
@@ -203,6 +208,50 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
     emitter.emit_turn(Generated(node=node, segment=segment), now, now)
     (event,) = emitted
     assert event.answer == answer
+
+
+# ---------------------------------------------------------------- probes
+
+
+class Letters(ByteCodec):
+    def encode(self, text: str) -> TokenIds:
+        return tuple(text.encode())
+
+
+class Writer:
+    """A generator of one text, three letters in a chunk."""
+
+    codec = Letters()
+    max_model_len = 512
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    async def extend(self, request: ExtendRequest) -> AsyncIterator[Chunk]:
+        ids = self.codec.encode(self._text)[: request.max_tokens]
+        for at in range(0, len(ids), 3):
+            yield Chunk(token_ids=ids[at : at + 3], logprobs=(0.0,) * len(ids[at : at + 3]))
+
+
+@pytest.mark.parametrize(
+    ("text", "tail_tokens", "read"),
+    [
+        ("5} Wait, let me check", 8, "5} Wait, l"),
+        ("5} Wait, let me check", 0, "5}"),
+        (r"\frac{1}{2}}. Hmm", 5, r"\frac{1}{2}}. Hmm"),
+        ("5}", 8, "5}"),
+        ("5 and so on without an end of the box", 8, "5 and so on without an end of th"),
+    ],
+)
+async def test_a_probe_is_read_to_some_tokens_behind_its_box(
+    text: str, tail_tokens: int, read: str
+) -> None:
+    probe = Probe(node=ROOT, seed=0, suffix="\\boxed{", max_tokens=32, tail_tokens=tail_tokens)
+    writer: Any = Writer(text)
+    request = build_probe_request(probe, (), BEST, writer, None)
+    assert request is not None
+    ids, found = await run_probe(request, probe, writer)
+    assert (found, len(ids)) == (read, len(read))
 
 
 # ---------------------------------------------------------------- text
