@@ -44,8 +44,12 @@ Answers = Sequence[str | None]
 """The cluster of each path that has ended, or of each probe. None stands for no answer."""
 
 
-HESITATIONS = ("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re")
-"""How expressions of doubt begin: "let me re" stands for "let me recheck" and the like."""
+HESITATIONS = (
+    *("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re"),
+    *("double-check", "double check", "to verify"),
+)
+"""How expressions of doubt begin: "let me re" stands for "let me recheck" and the like. The second
+row is what a real 1.5B wrote that was told to check its answers."""
 _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
 
 

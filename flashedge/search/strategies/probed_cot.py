@@ -99,17 +99,11 @@ class ProbedCot(Search[ProbedState]):
             return Search.tell(self, state, result)
         if state.probe is None or state.probe != result.node:
             return state, ()
-        answer = None if hesitates(result.text) else self._read_probe(result.text)
+        answer = None if hesitates(result.text) else read_probe(self.suffix, result.text)[0]
         answers = group_by_first_match(
             (*state.answers, answer), lambda a, b: decide_equal(a, b) is True
         )
         return self._decide(replace(state, probe=None, answers=answers))
-
-    def _read_probe(self, text: str) -> str | None:
-        """The answer in the box that `suffix` opened, or in the first that closes."""
-        ends = (*(found.end() for found in re.finditer("}", text)), len(text))
-        read = (extract_answer(self.suffix + text[:end]) for end in ends)
-        return next((answer for answer in read if answer is not None), None)
 
     def take_segment(self, state: ProbedState, node: NodeId) -> Move:
         return self._decide(state)
@@ -236,3 +230,11 @@ class ProbedCot(Search[ProbedState]):
         if probed is not None and not ended:  # else the whole chain is read again at each probe
             return probed
         return extract_answer(state.tree.path_text(state.leaf)) or probed
+
+
+def read_probe(suffix: str, text: str) -> tuple[str | None, int]:
+    """The answer in the box that `suffix` opened, or in the first that closes, and where in `text`
+    it ends."""
+    ends = (*(found.end() for found in re.finditer("}", text)), len(text))
+    read = ((extract_answer(suffix + text[:end]), end) for end in ends)
+    return next((found for found in read if found[0] is not None), (None, len(text)))

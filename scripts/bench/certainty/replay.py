@@ -30,7 +30,7 @@ from flashedge.search.base import (
     Scored,
     Watch,
 )
-from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.probed_cot import ProbedCot, read_probe
 from flashedge.search.tree import Tree
 from flashedge.search.voting import Search
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment
@@ -86,9 +86,11 @@ def replay(search: Search[Any], vote: Vote, curve: Curve) -> End:
                         segment = draw(state.tree, child.node, bound, vote)
                         made = Generated(node=child.node, segment=segment)
                         begin(child.node, len(segment.token_ids), made)
-                case Probe(node=node):
+                case Probe(node=node, suffix=suffix, tail_tokens=tail):
                     at = state.tree[node].path_tokens // vote.probe_tokens - 1
-                    text, count = vote.samples[0].probes[at]
+                    text, count, closed = vote.samples[0].probes[at]
+                    if tail == 0:
+                        text, count = text[: read_probe(suffix, text)[1]], closed
                     begin(node, count, ProbeResult(node=node, text=text))
                 case Score(nodes=nodes):
                     scored += sum(state.tree[node].path_tokens for node in nodes)

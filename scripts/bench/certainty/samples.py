@@ -29,8 +29,8 @@ class Sample:
     """(num_steps,) by the verifier"""
     confidences: tuple[float, ...] = ()
     """(tokens,)"""
-    probes: tuple[tuple[str, int], ...] = ()
-    """The text of each probe, and its tokens."""
+    probes: tuple[tuple[str, int, int], ...] = ()
+    """The text of each probe, its tokens, and those up to the end of its box."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def make_vote(row: dict[str, Any], name: str) -> Vote:
                 answer=answer,
                 scores=tuple(scores),
                 confidences=tuple(confidences),
-                probes=tuple((text, tokens) for of_sample in probes for text, tokens in of_sample),
+                probes=tuple(tuple(probe) for of_sample in probes for probe in of_sample),
             )
         )
     right = frozenset(a for a in set(groups) if decide_equal(a, row["answer"]))

@@ -6,8 +6,8 @@
 SAMPLES: lines of JSON, or .gz of them, one for each problem: `answer`, `texts` (whole answers to
 the problem, or their ends, drawn independently) and `lens` (their tokens). The other kinds need
 what `score` adds; problems without it are left out of the kind and of the rows that it is compared
-with. Rules are chosen on the first half of the problems: of each kind that with the
-fewest tokens whose one-sided 95 % bound on the loss of accuracy is within a point. Where none keeps
+with. Rules are chosen on the first half of the problems (no rule of probes): of each kind that with
+the fewest tokens whose one-sided 95 % bound on the loss is within a point. If none keeps
 the bound, as for few problems, that of the best accuracy is taken. Of votes with the same tokens,
 which only weigh their paths otherwise, the best counts. For the lead, it is also chosen
 - of the rules that save a quarter of the tokens and take at most 1.25 times as long as all paths at
@@ -447,17 +447,17 @@ def list_confident(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
     }
 
 
-def list_probed(votes: Sequence[Vote], curve: Curve) -> Rules:
-    """A chain that is probed, against the same chain to its end."""
-    size = votes[0].probe_tokens
-    rules = {}
+def list_probed(votes: Sequence[Vote]) -> Rules:
+    """A chain that is probed, against the same chain to its end. None is chosen here, so all
+    problems judge."""
+    usual = ProbedCot(probe_tokens=votes[0].probe_tokens, policy=build_paper_rule("probed_cot"))
+    found = {}
     for window, least in product((2, 3, 4, 5), (0.6, 1.0)):
         rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, least),))
-        search = ProbedCot(probe_tokens=size, window=window, policy=rule)
-        rules[f"probed, window {window}, {name_rule(rule)}"] = search
-    whole = judge(CHAIN, ProbedCot(probe_tokens=0), [votes], curve)
-    usual = f"probed, window 3, {name_rule(build_paper_rule('probed_cot'))}"
-    return {f"default: {usual}": rules[usual], **choose(rules, whole, votes, curve)}
+        about = "default: " if (window, rule) == (usual.window, usual.policy) else ""
+        search = replace(usual, window=window, policy=rule)
+        found[f"{about}probed, window {window}, {name_rule(rule)}"] = search
+    return {**found, "default, doubts behind the answer not drawn": replace(usual, tail_tokens=0)}
 
 
 # ---------------------------------------------------------------- the whole
@@ -477,7 +477,7 @@ def parse_curve(text: str) -> Curve:
 
 def list_rules(kind: str, votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
     if kind == "probes":
-        return list_probed(votes, curve)
+        return list_probed(votes)
     lists = {"counts": list_counts, "scores": list_scored, "confidences": list_confident}
     return lists[kind](votes, whole, curve)
 
@@ -495,11 +495,12 @@ def judge_kind(
     kind: str, votes: Sequence[Vote], num_orders: int, curve: Curve
 ) -> Iterator[dict[str, Any]]:
     """The rows of a kind, on the second half of the votes; rules are chosen on the first half."""
-    chosen_on, orders = split(votes, num_orders)
+    chosen_on, orders = (votes, [votes]) if kind == "probes" else split(votes, num_orders)
     cap = len(votes[0].samples)
     even = [judge(f"{n} paths", draw_smaller(cap, n), orders, curve) for n in range(1, cap + 1)]
     whole = judge("", draw_smaller(cap, cap), [chosen_on], curve)
-    counts = {"kind": kind, "chosen_on": len(chosen_on), "judged_on": len(orders[0])}
+    chosen = 0 if kind == "probes" else len(chosen_on)
+    counts = {"kind": kind, "chosen_on": chosen, "judged_on": len(orders[0])}
     rows, base = even[: cap // 2 : -1], even
     if kind == "probes":
         base = [judge(CHAIN, ProbedCot(probe_tokens=0), orders, curve)]

@@ -108,7 +108,7 @@ SCORED = {
     "lens": [10, 10, 10, 10],
     "scores": [[0.9, 0.1], [0.2, 0.8], [0.9, 0.1], [0.2, 0.7]],
     "confidences": [[9.0] * 10, [12.0] * 10, [9.0] * 3 + [1.0] * 7, [12.0] * 10],
-    "probes": [[["8}", 2], ["7}", 2], ["7}", 2], ["7}", 2]]],
+    "probes": [[["8}", 2, 2], ["7}", 2, 2], ["7}", 2, 2], ["7}", 2, 2]]],
     "probe_tokens": 2,
 }
 VOTE = make_vote(SCORED, "a")
@@ -160,7 +160,8 @@ def test_every_kind_is_judged_on_other_problems_than_it_is_chosen_on() -> None:
     assert [[vote.name for vote in order] for order in orders] == [["d", "e", "f"]] * 3
     for kind in ("counts", "scores", "confidences", "probes"):
         rows = list(judge_kind(kind, votes, 3, FLAT))
-        assert {(row["kind"], row["chosen_on"], row["judged_on"]) for row in rows} == {(kind, 3, 3)}
+        counts = (kind, 3, 3) if kind != "probes" else (kind, 0, 6)  # nothing is chosen there
+        assert {(row["kind"], row["chosen_on"], row["judged_on"]) for row in rows} == {counts}
         assert any("chosen" in row["rule"] or "default" in row["rule"] for row in rows)
     weighed = next(row for row in judge_kind("scores", votes, 3, FLAT) if "chosen" in row["rule"])
     assert (weighed["rule"], weighed["accuracy"]) == (

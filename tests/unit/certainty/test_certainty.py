@@ -52,7 +52,13 @@ def test_consistency(answers: str, window: int, expected: float | None) -> None:
 
 
 def test_hesitation() -> None:
-    doubts = "42} Wait, no", "hmm 3}", "Hold on", "7}. Actually it is 8"
+    doubts = (
+        "42} Wait, no",
+        "hmm 3}",
+        "Hold on",
+        "7}. Actually it is 8",
+        "4}\n\n### Double-Checking",
+    )
     sure = "42}", "awaiting}", "await", "the weight is 3}"
     assert [text for text in (*doubts, *sure) if measures.hesitates(text)] == list(doubts)
 

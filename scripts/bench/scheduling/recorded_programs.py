@@ -1,0 +1,652 @@
+"""What do orders of programs and early exit bring online, with what real models wrote?
+
+    python -m scripts.bench.scheduling.recorded_programs SAMPLES PROBED TREES [--seeds 5]
+
+Three loads, of one kind of program each, on a simulated RTX 4090 with two models of 1.5B, by the
+product's driver, queue, admission and board in virtual time:
+
+- votes of 8 paths. SAMPLES: as for `scripts.bench.certainty.votes`
+- chains of thought, which probes may end. PROBED: what `scripts.bench.certainty.score --add probes`
+  has made of such samples. What a probe adds to the path before it writes costs nothing here
+- MCTS with 16 rollouts. TREES: what `scripts.bench.mcts.record` has made; steps have the lengths of
+  Qwen2.5-Math, as in `scripts.bench.mcts.boosting`
+
+Lengths and answers are the recorded ones; programs ask the second half of the problems. The length
+of a path is forecast alike for all: as the first half's paths are distributed. Every variant gets
+the same programs at the same times, paired by seed. `own`: the mean of a program's own finished
+paths takes the forecast's place, as in the paper. `even`: fewer paths or rollouts for all.
+
+Rates are multiples of the programs a second that fcfs finishes while all are there at once. A
+deadline is the median latency at the lowest rate under fcfs, times the difficulty: 1 for a problem
+whose recorded answers are all right, 3 where none is, else 2 (of 8 answers; the paper has more than
+100). The last line is JSON; an interrupted study resumes.
+
+Hypothesis (arXiv 2412.20993 §4.2, App. F.3, G.3): at 90 % attainment the rate is 1.6 to 3.3 times
+that of fcfs and of gangs, and as many deadlines are met with 0.7 to 2 points more right answers.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flashedge.certainty.measures import REWARD
+from flashedge.config import Config, load_config
+from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.errors import EngineError
+from flashedge.events import Event, StepCompleted
+from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import build_engines
+from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
+from flashedge.scheduling.costs import RooflineCurve
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
+from flashedge.scheduling.programs.program import Caller
+from flashedge.search.strategies.probed_cot import SUFFIX, read_probe
+from flashedge.search.tree import mix64
+from flashedge.types import FinishReason, Problem, TokenIds
+from scripts.bench.certainty.samples import Vote, make_vote, read_samples
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import run_in_parallel
+from scripts.bench.mcts.content import FIRST, Content, Contents, SimulatedProblem
+from scripts.bench.mcts.leaping_engine import (
+    LeapingGenerator,
+    LeapingVerifier,
+    RecordedJob,
+    SharedDevice,
+)
+from scripts.bench.mcts.load import BLOCK_TOKENS, CONTEXT
+from scripts.bench.mcts.places import build_place
+from scripts.bench.mcts.point import Point
+from scripts.bench.mcts.recorded_tree import (
+    RecordedNode,
+    RecordedProblem,
+    load_problems,
+    load_records,
+)
+from scripts.bench.scheduling.program_study import (
+    VARIANTS,
+    Task,
+    build_slo,
+    format_study,
+    plan,
+    summarize,
+)
+from scripts.bench.scheduling.study import OUTPUT
+from scripts.lab.benchmark.lengths import load_trace
+from scripts.lab.benchmark.load.open_load import Served, run_load
+from scripts.lab.benchmark.load.plan import PlannedProgram
+from scripts.lab.benchmark.load.timings import (
+    TRIED,
+    Factors,
+    ProgramRecord,
+    Slo,
+    compute_attainment,
+    list_needed_scales,
+)
+from scripts.lab.benchmark.virtual_run import IntegerGrader
+from scripts.lab.distributions import fit_log_t
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.engine_loop import SimConfig
+from scripts.lab.sim.scheduler import SimSequence
+from scripts.lab.statistics import bootstrap, mean
+
+PLACE = "1.5B on one card"
+MCTS_EXIT = ExitOptions(policy="every_step", detect=2, thresholds={REWARD: 0.913})
+"""As was chosen on calibration problems (docs/results/certainty.md)."""
+MAX_RUNNING = 32
+"""Programs at once, so that those that end early leave no room of the batch (128) unused."""
+RATES = (0.3, 0.6, 0.8, 1.0, 1.3)
+CUT = 512
+"""Tokens at which the recorded answers were cut."""
+PROBE_KEY = 1 << 32
+"""See `probed_cot`: the child index from which the seed of a node's probe is made."""
+WARM_UP_SEED, AT_ONCE = 1_000, 1e6
+Rows = list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------- what models wrote
+
+
+class Chain(RecordedProblem):
+    """A recorded chain with its probes."""
+
+    def __init__(self, number: int, said: Sequence[tuple[str, int]]) -> None:
+        super().__init__(number)
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeContent(Content):
+    """What a probe wrote."""
+
+    said: str
+
+    @property
+    def text(self) -> str:
+        return self.said
+
+
+class ProgramContents(Contents):
+    """Also writes probes. The suffix of a probe has no tokens, so its path ends with its node."""
+
+    def encode(self, text: str) -> TokenIds:
+        return () if text == SUFFIX else super().encode(text)
+
+    def extend(self, parent: Content, seed: int) -> Content:
+        problem, depth = parent.run.problem, parent.node.depth
+        if not isinstance(problem, Chain) or seed != mix64(parent.seeds[0], depth, PROBE_KEY):
+            return super().extend(parent, seed)
+        said, tokens = problem.said[depth - 1]
+        probe = ProbeContent(
+            id=FIRST + len(self._all),
+            node=RecordedNode(depth=depth + 1, ends=True),
+            key=parent.key,
+            seeds=[seed],
+            tokens=max(1, tokens),
+            run=parent.run,
+            said=said,
+        )
+        self._all.append(probe)
+        return probe
+
+
+class StreamedJob(RecordedJob):
+    """Says when it has grown."""
+
+    def __init__(self, sequence: SimSequence, content: Content, room: int) -> None:
+        super().__init__(sequence, content, room)
+        self.size = self.left
+        self.grew = asyncio.Event()
+
+    def leap(self, steps: int) -> None:
+        super().leap(steps)
+        self.grew.set()
+
+    def fail(self, error: EngineError) -> None:
+        super().fail(error)
+        self.grew.set()
+
+
+class StreamingGenerator(LeapingGenerator):
+    """Sends what it has written whenever a request ends, since votes depend on which ends first."""
+
+    async def _stream(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        contents = self.codec
+        content = contents.extend(contents.find(request.token_ids[-1]), request.seed)
+        sequence = SimSequence(
+            id=next(self._ids), tokens=list(request.token_ids), program=request.program
+        )
+        room = min(request.max_tokens, self.max_model_len - len(request.token_ids))
+        job = StreamedJob(sequence, content, room)
+        ends = FinishReason.STOP if content.node.ends else FinishReason.BOUNDARY
+        finish = FinishReason.LENGTH if job.is_cut else ends
+        self._begin(job)
+        try:
+            sent = 0
+            while sent < job.size:
+                await job.grew.wait()
+                job.grew.clear()
+                if job.done.done():
+                    job.done.result()
+                count = job.size - job.left - sent
+                sent += count
+                yield Chunk(
+                    token_ids=(content.id,) * count,
+                    logprobs=(content.node.logprob,) * count,
+                    finish=finish if sent == job.size else None,
+                    cached_tokens=sequence.cached or 0,
+                )
+        finally:
+            self._end(job)
+
+
+def build_vote(number: int, vote: Vote, prompt_tokens: int) -> RecordedProblem:
+    """Each answer is a child of the root."""
+    problem = RecordedProblem(number)
+    problem.prompt_tokens = prompt_tokens
+    for i, sample in enumerate(vote.samples):
+        problem.root.children[i] = RecordedNode(
+            depth=1, tokens=sample.tokens, ends=True, answer=sample.answer, same=i
+        )
+        if sample.answer is not None:
+            problem.right[sample.answer] = sample.answer in vote.right
+    return problem
+
+
+def build_chain(number: int, vote: Vote, prompt_tokens: int, *, is_probed: bool) -> Chain:
+    """The answer that was probed, in one piece or in those between two probes."""
+    sample = vote.put_probed_first().samples[0]
+    said = []
+    for text, tokens, _ in sample.probes:
+        answer, end = read_probe(SUFFIX, text)
+        if answer is not None:
+            answer = "right" if vote.is_right(answer) else f"wrong-{answer}"
+            text = f"{answer}}}{text[end:]}"
+        said.append((text, tokens))
+    problem = Chain(number, said)
+    problem.prompt_tokens = prompt_tokens
+    node, left = problem.root, sample.tokens
+    while left:
+        size = min(left, vote.probe_tokens) if is_probed else left
+        left -= size
+        child = RecordedNode(depth=node.depth + 1, tokens=size, ends=not left)
+        node.children[0] = child
+        node = child
+    node.answer = sample.answer
+    if sample.answer is not None:
+        problem.right[sample.answer] = vote.is_right(sample.answer)
+    return problem
+
+
+def rate_difficulty(verdicts: Sequence[bool]) -> float:
+    """The factor of a problem's deadline."""
+    return TRIED[frozenset(verdicts)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Programs of one kind."""
+
+    build: Callable[[bool], Sequence[RecordedProblem]]
+    """The problems, by whether searches may end early."""
+    factors: Factors
+    """Of the deadlines, by problem."""
+    lengths: LengthDistribution
+    """Of a path, for all problems alike."""
+    requests: tuple[Request, Request]
+    """Without and with early exit, but for problem and seed."""
+    caps: Sequence[int]
+    """Smaller numbers of paths or rollouts, the paper's even allocation."""
+    has_real_steps: bool = True
+    """Whether steps are as long as recorded, or as those of Qwen2.5-Math."""
+
+
+def describe_request(strategy: str, exits: ExitOptions, **fields: Any) -> tuple[Request, Request]:
+    whole = Request(
+        problem=Problem.from_text("run 0"),
+        pair="simulated",
+        strategy=strategy,
+        max_step_tokens=1024,
+        max_path_tokens=3900,
+        **fields,
+    )
+    return whole, replace(whole, early_exit=exits)
+
+
+def fit_lengths(lengths: Sequence[int]) -> LogT:
+    found = np.array(lengths)
+    return fit_log_t(found, found >= CUT)
+
+
+def list_recorded(path: Path, limit: int | None) -> list[tuple[Vote, int]]:
+    """The votes of a file with the tokens of their prompts, of four letters each, and 40 that the
+    system's prompt has."""
+    rows = islice(read_samples(path), limit)
+    return [(make_vote(row, str(i)), len(row["problem"]) // 4 + 40) for i, row in enumerate(rows)]
+
+
+@cache
+def build_votes(path: Path, limit: int | None) -> Workload:
+    recorded = list_recorded(path, limit)
+    middle = len(recorded) // 2
+    judged = list(enumerate(recorded))[middle:]
+    return Workload(
+        build=lambda _: [build_vote(number, *one) for number, one in judged],
+        factors={
+            number: rate_difficulty([s.answer in vote.right for s in vote.samples])
+            for number, (vote, _) in judged
+        },
+        lengths=fit_lengths([s.tokens for vote, _ in recorded[:middle] for s in vote.samples]),
+        requests=describe_request("self_consistency", ExitOptions(), n=8),
+        caps=(4, 6),
+    )
+
+
+@cache
+def build_chains(path: Path, limit: int | None) -> Workload:
+    recorded = [one for one in list_recorded(path, limit) if one[0].probe_tokens]
+    chains = list(enumerate(recorded))
+    whole, exits = describe_request("probed_cot", ExitOptions(), n=1)
+    size = recorded[0][0].probe_tokens
+    return Workload(
+        build=lambda is_probed: [
+            build_chain(number, *one, is_probed=is_probed) for number, one in chains
+        ],
+        factors={
+            number: rate_difficulty([s.answer in vote.right for s in vote.samples])
+            for number, (vote, _) in chains
+        },
+        lengths=fit_lengths([s.tokens for vote, _ in recorded for s in vote.samples[1:]]),
+        requests=(
+            replace(whole, options={"probe_tokens": 0}),
+            replace(exits, options={"probe_tokens": size}),
+        ),
+        caps=(),
+    )
+
+
+@cache
+def build_trees(path: Path, limit: int | None) -> Workload:
+    problems = load_problems(path)
+    judged = problems[len(problems) // 2 :][:limit]
+    records = {
+        record["problem"]: record for record in load_records(path) if record["way"] == "mcts"
+    }
+    verdicts = {
+        one.number: [is_right for *_, is_right in one.list_rollouts(records[one.number])]
+        for one in judged
+    }
+    rows = load_trace("math").rows
+    known = [
+        sum(steps)
+        for one in problems[: len(problems) // 2]
+        for steps in rows[one.number % len(rows)].step_tokens
+    ]
+    return Workload(
+        build=lambda _: judged,
+        factors={number: rate_difficulty(found or [False]) for number, found in verdicts.items()},
+        lengths=fit_lengths(known),
+        requests=describe_request(
+            "mcts", MCTS_EXIT, n=16, aggregate="prod", selection="best", branching=4
+        ),
+        caps=(4, 8),
+        has_real_steps=False,
+    )
+
+
+# ---------------------------------------------------------------- one load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How a load is served."""
+
+    variant: str
+    """One of `VARIANTS`."""
+    cap: int | None = None
+    """Paths or rollouts, where there are fewer."""
+    uses_own: bool = False
+    """Whether a program's own finished paths forecast its others."""
+    is_admitted: bool = True
+    """Whether programs wait until there is room for all of their paths."""
+
+    @property
+    def name(self) -> str:
+        more = (("own lengths", self.uses_own), ("no admission", not self.is_admitted))
+        named = (name for name, is_so in (*more, (str(self.cap), self.cap)) if is_so)
+        return ", ".join((self.variant, *named))
+
+
+class Server:
+    """Serves the programs of one load in virtual time."""
+
+    def __init__(self, workload: Workload, way: Way, programs: Sequence[PlannedProgram]) -> None:
+        chosen = VARIANTS[way.variant]
+        self._workload, self._way, self._programs = workload, way, programs
+        self._config: Config = replace(
+            load_config(),
+            max_running=MAX_RUNNING if way.is_admitted else len(programs),
+            **chosen.list_settings(),
+        )
+        request = workload.requests[chosen.exits_early]
+        self._request = replace(request, n=way.cap) if way.cap else request
+        self._problems = workload.build(chosen.exits_early)
+        rows = load_trace("math").rows
+        self._contents = ProgramContents(
+            [
+                SimulatedProblem(
+                    number=program.number,
+                    problem=(one := self._problems[program.problem]),
+                    lengths=None if workload.has_real_steps else rows[one.number % len(rows)],
+                )
+                for program in programs
+            ]
+        )
+
+    async def run(self) -> list[ProgramRecord]:
+        place, device = build_place(PLACE), SharedDevice()
+        shared = SimConfig(
+            shape=place.generator,
+            kv_bytes=place.kv_bytes[0],
+            device=place.device,
+            block_tokens=BLOCK_TOKENS,
+            max_model_len=CONTEXT,
+            max_num_seqs=place.max_sequences,
+            max_batched_tokens=2048,
+        )
+        generator = StreamingGenerator(shared, self._contents, device)
+        verifier = LeapingVerifier(
+            replace(shared, shape=place.verifier, kv_bytes=place.kv_bytes[1]),
+            self._contents,
+            device,
+        )
+        now = asyncio.get_running_loop().time
+
+        async def send_order(keys: Sequence[str]) -> None:
+            await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
+
+        self._board = PairScheduler("simulated", self._config, send_order, clock=now)
+        if self._way.is_admitted:
+            self._board.set_capacity(
+                await measure_capacity(
+                    generator,
+                    verifier,
+                    RooflineCurve(device=place.device, shape=place.generator),
+                    max_running=self._config.max_running,
+                    max_sequences=place.max_sequences,
+                    is_shared=False,
+                )
+            )
+        self._engines = build_engines(
+            Optimizations.only("suffix_scoring", "score_once"),
+            Twins(generator, verifier),
+            grader=IntegerGrader(),
+        )
+        records: list[ProgramRecord] = []
+        ids = [one.number for one in self._problems]
+        await run_load(self._programs, self.serve, records.append, problem_ids=ids)
+        await self._board.stop()
+        return sorted(records, key=lambda record: record.number)
+
+    async def serve(self, program: PlannedProgram) -> Served:
+        board, key = self._board, f"run-{program.number}"
+        number = self._problems[program.problem].number
+        problem = Problem.from_text(f"run {program.number}")
+        spec = replace(self._request, problem=problem, seed=number)
+        prompt = self._contents.encode_chat(spec.problem.messages)
+        now = asyncio.get_running_loop().time
+        board.queue.check_room()
+        board.add_run(key, spec, prompt, Caller(client=program.client))
+        first_s: float | None = None
+        ended: list[int] = []
+
+        def note(event: Event) -> None:
+            nonlocal first_s
+            board.note_event(key, event)
+            if isinstance(event, StepCompleted):
+                first_s = now() if first_s is None else first_s
+                if self._way.uses_own:
+                    ended.append(len(event.token_ids))
+                    board.set_lengths(key, Point(float(np.mean(ended))))
+
+        try:
+            board.set_lengths(key, self._workload.lengths)
+            board.queue.reserve(key)
+            async with board.queue.wait_turn(key):
+                board.note_start(key)
+                started_s = now()
+                engines = replace(self._engines, program=key)
+                driver = Driver(build_search(spec), spec, prompt, engines, note)
+                outcome = await driver.run()
+        finally:
+            board.end_run(key)
+        tokens = outcome.tree.committed_tokens + driver.cancelled_tokens + driver.probe_tokens
+        return Served(
+            started_s=started_s,
+            first_token_s=first_s,
+            output_tokens=tokens,
+            answer=outcome.finish.answer,
+        )
+
+
+@dataclass(frozen=True)
+class Twins:
+    """Implements `TwinEngines`."""
+
+    generator: LeapingGenerator
+    verifier: LeapingVerifier
+
+    @property
+    def stock_generator(self) -> LeapingGenerator:
+        return self.generator
+
+    @property
+    def stock_verifier(self) -> LeapingVerifier:
+        return self.verifier
+
+
+# ---------------------------------------------------------------- the study
+
+
+BUILDS: Mapping[str, Callable[[Path, int | None], Workload]] = {
+    "votes": build_votes,
+    "chains": build_chains,
+    "mcts": build_trees,
+}
+RIVALS = "fcfs", "gang"
+"""The paper's: requests in their order (SGLang), and programs in theirs (Parrot)."""
+FAMILIES = "fcfs", "default"
+"""Ways of which smaller numbers of paths are run as well."""
+
+
+def list_ways(workload: Workload, name: str) -> list[Way]:
+    usual = ("fcfs", "fcfs+exit", "gang", "default order", "default")
+    ways = [
+        *(Way(variant=variant) for variant in usual),
+        *(Way(variant=variant, is_admitted=False) for variant in RIVALS),
+    ]
+    if name == "votes":
+        ways.append(Way(variant="default order", uses_own=True))
+    return ways + [Way(variant=v, cap=cap) for v in FAMILIES for cap in workload.caps]
+
+
+def serve_load(
+    name: str, path: Path, limit: int | None, programs: int, capacity: float, task: Any
+) -> Rows:
+    """Run one load. task: the fields of its way, its rate and its seed."""
+    way, rate, seed = task
+    workload = BUILDS[name](path, limit)
+    count = len(workload.build(False))
+    planned = plan(programs, rate * capacity, seed, "search=1", count)
+    return [r.to_json() for r in run_virtual(Server(workload, Way(**way), planned).run())]
+
+
+def measure_most(name: str, path: Path, limit: int | None, programs: int) -> float:
+    """Programs a second that fcfs finishes while all are there at once."""
+    rows = serve_load(name, path, limit, programs, 1.0, ({"variant": "fcfs"}, 1e6, WARM_UP_SEED))
+    ended_s: list[float] = [row["arrived_s"] + row["latency_s"] for row in rows]
+    return programs / max(ended_s)
+
+
+def study(name: str, path: Path, asked: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one workload."""
+    workload = BUILDS[name](path, asked.limit)
+    ways = list_ways(workload, name)
+    capacity = measure_most(name, path, asked.limit, asked.programs)
+    tasks = [(asdict(w), r, s) for s in range(asked.seeds) for r in asked.rates for w in ways]
+    run = partial(serve_load, name, path, asked.limit, asked.programs, capacity)
+    kept = f"recorded-{name}-{asked.programs}-{asked.limit}-{round(capacity, 4)}"
+    found: dict[Task, list[ProgramRecord]] = {
+        (Way(**way).name, rate, seed): [ProgramRecord.from_json(row) for row in rows]
+        for (way, rate, seed), rows in run_in_parallel(kept, run, tasks)
+    }
+    rights = {
+        task: mean([record.answer == "right" for record in records])
+        for task, records in found.items()
+    }
+    figures = summarize(found, rights, workload.factors)
+    print(f"{name}: fcfs finishes {capacity:.3g} programs a second")
+    print(format_study(figures, "of the capacity") + "\n")
+    slo = build_slo(found_at_least(found), workload.factors)
+    return {
+        "capacity_per_s": round(capacity, 4),
+        "gain_at_equal_attainment": [
+            compare_accuracy(found, rights, slo, rate, asked.seeds)
+            for rate in asked.rates
+            if workload.caps
+        ],
+        **figures,
+    }
+
+
+def found_at_least(found: Mapping[Task, Sequence[ProgramRecord]]) -> list[ProgramRecord]:
+    """The records of fcfs at the lowest rate."""
+    lowest = min(rate for _, rate, _ in found)
+    return [
+        r for (way, rate, _), rows in found.items() if (way, rate) == ("fcfs", lowest) for r in rows
+    ]
+
+
+def compare_accuracy(
+    found: Mapping[Task, Sequence[ProgramRecord]],
+    rights: Mapping[Task, float],
+    slo: Slo,
+    rate: float,
+    seeds: int,
+) -> dict[str, Any]:
+    """How many points more the default has right than fcfs with as few paths for all as meet as
+    many deadlines, between two numbers of them by a straight line. The interval is over seeds."""
+
+    def measure(of: Sequence[int]) -> float:
+        def find(way: str) -> tuple[float, float]:
+            needed = [list_needed_scales(found[way, rate, s], slo) for s in of]
+            met = mean([compute_attainment(one, 1.0) or 0.0 for one in needed])
+            return met, mean([rights[way, rate, s] for s in of])
+
+        ours = find("default")
+        ways = {way for way, _, _ in found if way == "fcfs" or way[:6] == "fcfs, "}
+        points = sorted(find(way) for way in ways if "no " not in way)
+        # the most accurate of those that meet at least as many
+        met, right = zip(*points, strict=True)
+        best = np.maximum.accumulate(np.array(right)[::-1])[::-1]
+        return 100 * (ours[1] - float(np.interp(ours[0], met, best)))
+
+    low, high = bootstrap(list(range(seeds)), measure, draws=1000)
+    return {"rate": rate, "points": [round(one, 2) for one in (measure(range(seeds)), low, high)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name in ("samples", "probed", "trees"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--workloads", nargs="+", choices=list(BUILDS), default=list(BUILDS))
+    parser.add_argument("--programs", type=int, default=100)
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--limit", type=int, help="problems of a workload")
+    parser.add_argument("--smoke", action="store_true", help="two problems, one seed, few programs")
+    asked = parser.parse_args()
+    if asked.smoke:
+        asked.programs, asked.rates, asked.seeds, asked.limit = 4, [0.5, 1.0], 1, 4
+    files = dict(zip(BUILDS, (asked.samples, asked.probed, asked.trees), strict=True))
+    figures = {name: study(name, files[name], asked) for name in asked.workloads}
+    if not asked.smoke:
+        OUTPUT.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(figures, indent=1) + "\n"
+        (OUTPUT / "recorded_programs.json").write_text(text, encoding="utf-8")
+    report(programs=asked.programs, seeds=asked.seeds, max_running=MAX_RUNNING, **figures)
+
+
+if __name__ == "__main__":
+    main()
