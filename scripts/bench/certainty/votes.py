@@ -1,15 +1,16 @@
 """What does each kind of certainty save on recorded answers, at equal accuracy?
 
     python -m scripts.bench.certainty.votes SAMPLES [--orders 5] [--steps 1:2.7,16:3.0,64:4.0]
-        [--kinds counts,scores,confidences,probes]
+        [--kinds counts,thresholds,scores,confidences,probes]
 
 SAMPLES: lines of JSON, or .gz of them, one for each problem: `answer`, `texts` (whole answers to
 the problem, or their ends, drawn independently) and `lens` (their tokens). The other kinds need
 what `score` adds; problems without it are left out of the kind and of the rows that it is compared
-with. Rules are chosen on the first half of the problems (no rule of probes): of each kind that with
-the fewest tokens whose one-sided 95 % bound on the loss is within a point. If none keeps
-the bound, as for few problems, that of the best accuracy is taken. Of votes with the same tokens,
-which only weigh their paths otherwise, the best counts. For the lead, it is also chosen
+with. Rules are chosen on the first half of the problems (none of the kinds `UNCHOSEN`, which all
+problems judge): of each kind that with the fewest tokens whose one-sided 95 % bound on the loss is
+within a point. If none keeps the bound, as for few problems, that of the best accuracy is taken. Of
+votes with the same tokens, which only weigh their paths otherwise, the best counts. For the lead,
+it is also chosen
 - of the rules that save a quarter of the tokens and take at most 1.25 times as long as all paths at
   once, the one whose answer is least often right where theirs is wrong, or the reverse
 
@@ -86,7 +87,9 @@ LEASTS = (0.8, 0.85, 0.9, 0.955, 0.98)
 """Thresholds of the lead whose promise is judged."""
 FEWEST = 100
 """Votes that a line of `tabulate_leads` needs."""
-KINDS = ("counts", "scores", "confidences", "probes")
+KINDS = ("counts", "thresholds", "scores", "confidences", "probes")
+UNCHOSEN = ("thresholds", "probes")
+"""Kinds of which no rule is chosen, so that all problems judge."""
 CHAIN = "one chain to its end"
 Rules = Mapping[str, Search[Any] | Callable[[Vote], Search[Any]]]
 """By their names, searches or what makes one for a vote."""
@@ -447,9 +450,19 @@ def list_confident(votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
     }
 
 
+def list_thresholds(votes: Sequence[Vote]) -> Rules:
+    """Certainindex by its threshold and the paths after which it is asked once (the paper's Fig. 9
+    and 14)."""
+    cap = len(votes[0].samples)
+    rules = (
+        Rule(policy="static", detect=detect, thresholds=((ENTROPY, least),))
+        for detect, least in product(range(2, cap - 2), (0.4, 0.55, 0.7))
+    )
+    return {name_rule(rule): count_paths(cap, rule) for rule in rules}
+
+
 def list_probed(votes: Sequence[Vote]) -> Rules:
-    """A chain that is probed, against the same chain to its end. None is chosen here, so all
-    problems judge."""
+    """A chain that is probed, against the same chain to its end."""
     usual = ProbedCot(probe_tokens=votes[0].probe_tokens, policy=build_paper_rule("probed_cot"))
     found = {}
     for window, least in product((2, 3, 4, 5), (0.6, 1.0)):
@@ -476,8 +489,8 @@ def parse_curve(text: str) -> Curve:
 
 
 def list_rules(kind: str, votes: Sequence[Vote], whole: Row, curve: Curve) -> Rules:
-    if kind == "probes":
-        return list_probed(votes)
+    if kind in UNCHOSEN:
+        return list_probed(votes) if kind == "probes" else list_thresholds(votes)
     lists = {"counts": list_counts, "scores": list_scored, "confidences": list_confident}
     return lists[kind](votes, whole, curve)
 
@@ -487,7 +500,9 @@ def select(kind: str, votes: Sequence[Vote]) -> list[Vote]:
     if kind == "probes":
         return [vote for vote in votes if vote.probe_tokens]
     return [
-        vote for vote in votes if kind == "counts" or all(getattr(s, kind) for s in vote.samples)
+        vote
+        for vote in votes
+        if kind in ("counts", "thresholds") or all(getattr(s, kind) for s in vote.samples)
     ]
 
 
@@ -495,11 +510,11 @@ def judge_kind(
     kind: str, votes: Sequence[Vote], num_orders: int, curve: Curve
 ) -> Iterator[dict[str, Any]]:
     """The rows of a kind, on the second half of the votes; rules are chosen on the first half."""
-    chosen_on, orders = (votes, [votes]) if kind == "probes" else split(votes, num_orders)
+    chosen_on, orders = (votes, [votes]) if kind in UNCHOSEN else split(votes, num_orders)
     cap = len(votes[0].samples)
     even = [judge(f"{n} paths", draw_smaller(cap, n), orders, curve) for n in range(1, cap + 1)]
     whole = judge("", draw_smaller(cap, cap), [chosen_on], curve)
-    chosen = 0 if kind == "probes" else len(chosen_on)
+    chosen = 0 if kind in UNCHOSEN else len(chosen_on)
     counts = {"kind": kind, "chosen_on": chosen, "judged_on": len(orders[0])}
     rows, base = even[: cap // 2 : -1], even
     if kind == "probes":

@@ -83,6 +83,7 @@ from scripts.bench.scheduling.program_study import (
     summarize,
 )
 from scripts.bench.scheduling.study import OUTPUT
+from scripts.bench.smoke import SMALL, parse_arguments
 from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.benchmark.load.open_load import Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
@@ -524,21 +525,14 @@ BUILDS: Mapping[str, Callable[[Path, int | None], Workload]] = {
     "chains": build_chains,
     "mcts": build_trees,
 }
-RIVALS = "fcfs", "gang"
-"""The paper's: requests in their order (SGLang), and programs in theirs (Parrot)."""
-FAMILIES = "fcfs", "default"
-"""Ways of which smaller numbers of paths are run as well."""
 
 
 def list_ways(workload: Workload, name: str) -> list[Way]:
     usual = ("fcfs", "fcfs+exit", "gang", "default order", "default")
-    ways = [
-        *(Way(variant=variant) for variant in usual),
-        *(Way(variant=variant, is_admitted=False) for variant in RIVALS),
-    ]
+    ways = [*(Way(variant=variant) for variant in usual), Way(variant="fcfs", is_admitted=False)]
     if name == "votes":
         ways.append(Way(variant="default order", uses_own=True))
-    return ways + [Way(variant=v, cap=cap) for v in FAMILIES for cap in workload.caps]
+    return ways + [Way(variant="fcfs", cap=cap) for cap in workload.caps]
 
 
 def serve_load(
@@ -635,16 +629,20 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--limit", type=int, help="problems of a workload")
-    parser.add_argument("--smoke", action="store_true", help="two problems, one seed, few programs")
-    asked = parser.parse_args()
-    if asked.smoke:
-        asked.programs, asked.rates, asked.seeds, asked.limit = 4, [0.5, 1.0], 1, 4
+    asked = parse_arguments(
+        parser,
+        samples=SMALL / "scored_answers.jsonl.gz",
+        probed=SMALL / "scored_answers.jsonl.gz",
+        trees=SMALL / "recorded_trees.jsonl",
+        programs=3,
+        rates=[1.0, 2.0],
+        seeds=1,
+    )
     files = dict(zip(BUILDS, (asked.samples, asked.probed, asked.trees), strict=True))
     figures = {name: study(name, files[name], asked) for name in asked.workloads}
-    if not asked.smoke:
-        OUTPUT.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(figures, indent=1) + "\n"
-        (OUTPUT / "recorded_programs.json").write_text(text, encoding="utf-8")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(figures, indent=1) + "\n"
+    (OUTPUT / "recorded_programs.json").write_text(text, encoding="utf-8")
     report(programs=asked.programs, seeds=asked.seeds, max_running=MAX_RUNNING, **figures)
 
 

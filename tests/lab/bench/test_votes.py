@@ -12,6 +12,8 @@ from scripts.bench.certainty.replay import replay
 from scripts.bench.certainty.samples import make_vote, shuffle_votes
 from scripts.bench.certainty.votes import (
     FEWEST,
+    KINDS,
+    UNCHOSEN,
     WeighedVote,
     choose,
     count_paths,
@@ -158,9 +160,9 @@ def test_every_kind_is_judged_on_other_problems_than_it_is_chosen_on() -> None:
     chosen_on, orders = split(votes, 3)
     assert [vote.name for vote in chosen_on] == ["a", "b", "c"]
     assert [[vote.name for vote in order] for order in orders] == [["d", "e", "f"]] * 3
-    for kind in ("counts", "scores", "confidences", "probes"):
+    for kind in KINDS:
         rows = list(judge_kind(kind, votes, 3, FLAT))
-        counts = (kind, 3, 3) if kind != "probes" else (kind, 0, 6)  # nothing is chosen there
+        counts = (kind, 0, 6) if kind in UNCHOSEN else (kind, 3, 3)
         assert {(row["kind"], row["chosen_on"], row["judged_on"]) for row in rows} == {counts}
         assert any("chosen" in row["rule"] or "default" in row["rule"] for row in rows)
     weighed = next(row for row in judge_kind("scores", votes, 3, FLAT) if "chosen" in row["rule"])
