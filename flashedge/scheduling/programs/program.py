@@ -80,7 +80,9 @@ class Member:
     """Share of the tokens of all its sequences whose KV it holds at its peak. See
     `admission.KvShares`."""
     lengths: LengthDistribution | None = None
-    """The length of one output. None until it is predicted."""
+    """The length of one output, from the runs of other programs. None until it is predicted.
+    Departure from arXiv 2412.20993 App. D.3.1, which takes the mean of the program's own
+    iterations: see docs/results/scheduling.md."""
     drawn_tokens: int = 0
     """Tokens of all outputs so far."""
     progress: float = 0.0

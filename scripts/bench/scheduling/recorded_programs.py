@@ -11,10 +11,12 @@ product's driver, queue, admission and board in virtual time:
 - MCTS with 16 rollouts. TREES: what `scripts.bench.mcts.record` has made; steps have the lengths of
   Qwen2.5-Math, as in `scripts.bench.mcts.boosting`
 
-Lengths and answers are the recorded ones; programs ask the second half of the problems. The length
-of a path is forecast alike for all: as the first half's paths are distributed. Every variant gets
-the same programs at the same times, paired by seed. `own`: the mean of a program's own finished
-paths takes the forecast's place, as in the paper. `even`: fewer paths or rollouts for all.
+Lengths and answers are the recorded ones. The length of a path is forecast alike for all, as paths
+of other problems are distributed (of chains: as the other answers to the problems are). Votes and
+trees ask the second half of the problems. Every variant gets the same programs at the same times,
+paired by seed. "own lengths": the mean of a program's own finished paths takes the forecast's
+place, as in the paper. A number: so many paths or rollouts for all, the paper's even allocation.
+"no admission": all programs send their requests at once, as to an engine without a queue before it.
 
 Rates are multiples of the programs a second that fcfs finishes while all are there at once. A
 deadline is the median latency at the lowest rate under fcfs, times the difficulty: 1 for a problem
@@ -107,7 +109,7 @@ MCTS_EXIT = ExitOptions(policy="every_step", detect=2, thresholds={REWARD: 0.913
 """As was chosen on calibration problems (docs/results/certainty.md)."""
 MAX_RUNNING = 32
 """Programs at once, so that those that end early leave no room of the batch (128) unused."""
-RATES = (0.3, 0.6, 0.8, 1.0, 1.3)
+RATES = (0.5, 1.0, 1.5, 2.0)
 CUT = 512
 """Tokens at which the recorded answers were cut."""
 PROBE_KEY = 1 << 32
@@ -250,11 +252,6 @@ def build_chain(number: int, vote: Vote, prompt_tokens: int, *, is_probed: bool)
     return problem
 
 
-def rate_difficulty(verdicts: Sequence[bool]) -> float:
-    """The factor of a problem's deadline."""
-    return TRIED[frozenset(verdicts)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """Programs of one kind."""
@@ -305,7 +302,7 @@ def build_votes(path: Path, limit: int | None) -> Workload:
     return Workload(
         build=lambda _: [build_vote(number, *one) for number, one in judged],
         factors={
-            number: rate_difficulty([s.answer in vote.right for s in vote.samples])
+            number: TRIED[frozenset(s.answer in vote.right for s in vote.samples)]
             for number, (vote, _) in judged
         },
         lengths=fit_lengths([s.tokens for vote, _ in recorded[:middle] for s in vote.samples]),
@@ -325,7 +322,7 @@ def build_chains(path: Path, limit: int | None) -> Workload:
             build_chain(number, *one, is_probed=is_probed) for number, one in chains
         ],
         factors={
-            number: rate_difficulty([s.answer in vote.right for s in vote.samples])
+            number: TRIED[frozenset(s.answer in vote.right for s in vote.samples)]
             for number, (vote, _) in chains
         },
         lengths=fit_lengths([s.tokens for vote, _ in recorded for s in vote.samples[1:]]),
@@ -356,7 +353,7 @@ def build_trees(path: Path, limit: int | None) -> Workload:
     ]
     return Workload(
         build=lambda _: judged,
-        factors={number: rate_difficulty(found or [False]) for number, found in verdicts.items()},
+        factors={number: TRIED[frozenset(found or [False])] for number, found in verdicts.items()},
         lengths=fit_lengths(known),
         requests=describe_request(
             "mcts", MCTS_EXIT, n=16, aggregate="prod", selection="best", branching=4
