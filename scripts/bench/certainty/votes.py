@@ -456,7 +456,7 @@ def list_thresholds(votes: Sequence[Vote]) -> Rules:
     cap = len(votes[0].samples)
     rules = (
         Rule(policy="static", detect=detect, thresholds=((ENTROPY, least),))
-        for detect, least in product(range(2, cap - 2), (0.4, 0.55, 0.7))
+        for detect, least in product(range(2, max(3, cap - 2)), (0.4, 0.55, 0.7))
     )
     return {name_rule(rule): count_paths(cap, rule) for rule in rules}
 
