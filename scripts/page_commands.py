@@ -53,10 +53,7 @@ NOT_SMOKED: Mapping[str, str] = {
         ("scripts.train_outcome", "scripts.train_pair", "scripts.train_prm", "scripts.train_tools"),
         "training; its parts have tests",
     ),
-    **dict.fromkeys(
-        ("scripts.bench.mcts.boosting", "scripts.bench.mcts.choose_gate"),
-        "loads of 64 searches, minutes of a core",
-    ),
+    "scripts.bench.mcts.choose_gate": "loads of 64 searches, minutes of a core",
     **dict.fromkeys(
         ("scripts.bench.foundation.faults", "scripts.bench.foundation.mixed_load"),
         "kill engine processes, which simulated engines lack; tests/engine/test_faults.py",

@@ -25,6 +25,7 @@ from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.search.tree import Tree
+from flashedge.search.voting import Search
 from flashedge.types import NodeId, Speculation
 from scripts.lab.benchmark.ladder import compute_goodput
 
@@ -178,13 +179,18 @@ class Rig:
 
 
 async def drive_search(
-    engines: Engines, spec: Request, emit: Callable[[Event], None] = lambda event: None
+    engines: Engines,
+    spec: Request,
+    emit: Callable[[Event], None] = lambda event: None,
+    search: Search[Any] | None = None,
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
-    """Run a search. Returns its driver too, and the record of its KV memory."""
+    """Run a search, by default the one that the request names. Returns its driver too, and the
+    record of its KV memory."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
     with engines.join_kv(emit, len(prompt)) as memory:
-        search = build_search(spec)
-        driver = Driver(search, spec, prompt, engines, emit, on_turn=memory.follow)
+        driver = Driver(
+            search or build_search(spec), spec, prompt, engines, emit, on_turn=memory.follow
+        )
         outcome = await driver.run()
     return outcome, driver, memory.record
 

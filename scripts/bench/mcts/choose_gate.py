@@ -2,7 +2,7 @@
 
     python -m scripts.bench.mcts.choose_gate runs/mcts/calibration.jsonl
 
-Each parameter is varied by itself. Gains are those over PE+NE on the same loads: how many times
+Each parameter is varied by itself. Gains are those over PE+NE+cut on the same loads: how many times
 less the mean latency and the p99 are. A candidate is chosen that is worse nowhere (no gain below 1
 by more than the tolerance) and gains most in the geometric mean. The last line is JSON.
 """
@@ -10,7 +10,7 @@ by more than the tolerance) and gains most in the geometric mean. The last line 
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -22,16 +22,16 @@ from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.limiter import RolloutLimiter
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
-from scripts.bench.mcts.boosting import CONFIG, LOAD_SIZE, SATURATED, read_problems
+from scripts.bench.mcts.equal_parallelism import BASE, LOAD_SIZE, SATURATED
 from scripts.bench.mcts.figures import Pool, find_quantile, list_latencies, measure
 from scripts.bench.mcts.load import Boost, Load, run_load
 from scripts.bench.mcts.load_record import LoadRecord, draw_times
 from scripts.bench.mcts.places import CORE, build_place
+from scripts.bench.mcts.recorded_tree import RecordedProblem, load_problems
 from scripts.bench.mcts.variants import BOOST, VARIANTS
 
 PLACES = ("1.5B on one card", "7B on one card", CORE)
 SHARES, LOADS, SEED, TOLERANCE = (0.3, 0.9, SATURATED), 2, 50, 0.01
-BASE = "PE+NE"
 CANDIDATES: Mapping[str, Boost] = {
     "as chosen": BOOST,
     **{
@@ -48,15 +48,20 @@ CANDIDATES: Mapping[str, Boost] = {
 Task = tuple[str, str, float, int]  # place, candidate, searches a second, load
 
 
+@cache
+def _read_problems(path: str) -> tuple[RecordedProblem, ...]:
+    return tuple(load_problems(Path(path)))
+
+
 def run_task(path: str, task: Task) -> dict[str, Any]:
     place, name, rate, load = task
-    problems = list(read_problems(path))
+    problems = list(_read_problems(path))
     Random(SEED + load).shuffle(problems)
     variant = VARIANTS[BASE if name == BASE else "boost"]
     return run_load(
         Load(
             place=build_place(place),
-            config=load_config(CONFIG, environ={}),
+            config=load_config({"queue_limit": 100_000}, environ={}),
             search=variant.build_spec(),
             problems=problems[:LOAD_SIZE],
             times_s=draw_times(LOAD_SIZE, rate, SEED + load),
@@ -123,7 +128,7 @@ def main() -> None:
         )
         for name, row in rows.items()
     ]
-    print(format_table(head, lines, "gains of the mean and of p99 over PE+NE") + "\n")
+    print(format_table(head, lines, "gains of the mean and of p99 over PE+NE+cut") + "\n")
     report(best=best, capacity=capacity, candidates=rows)
 
 

@@ -8,7 +8,7 @@ answer if it ended there. What a setting does follows from these notes; the chos
 again with the exits on, and must agree. Held-out problems play no part.
 
 - `accept` (positive exit) and `futile` (strict): of the settings that lose at most `--max-loss`
-  of the accuracy, the one that saves most tokens.
+  of the accuracy, the one that saves most tokens. Also with one value for both, as in the paper.
 
 Prints the candidates, the correlation of a branch's first score with the best reward found in it,
 and the share of runs that each exit ends. The last line is JSON.
@@ -193,8 +193,12 @@ def main() -> None:
     played = [play_tree(build_mcts(options.n, Exits()), tree) for tree in trees]
     positive = [judge(played, Exits(positive_exit=True, accept=accept)) for accept in ACCEPT]
     strict = [judge(played, Exits(negative_exit=True, futile=futile)) for futile in FUTILE]
+    one = [
+        judge(played, Exits(positive_exit=True, negative_exit=True, accept=both, futile=both))
+        for both in ACCEPT
+    ]
     chosen = {}
-    for name, found in (("positive", positive), ("strict", strict)):
+    for name, found in (("positive", positive), ("strict", strict), ("one threshold", one)):
         print(f"{name}: accept futile | tokens ended lost gained bound")
         for at in found:
             exits = at.exits
@@ -211,7 +215,7 @@ def main() -> None:
         accuracy=sum(run.right for run in played) / len(played),
         tokens=sum(run.turns[-1].tokens for run in played) / len(played),
         first_step_correlation=correlate_first_steps(played),
-        **{name: show(candidate) for name, candidate in chosen.items()},
+        chosen={name: show(candidate) for name, candidate in chosen.items()},
     )
 
 

@@ -10,7 +10,7 @@ from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.lab.statistics import bootstrap
 
 Loads = Sequence[LoadRecord]
-BASE, DRAWS = "PE+NE", 2000
+DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +60,14 @@ def measure(pool: Pool) -> dict[str, Any]:
     }
 
 
-def compare(pool: Pool, pools: Mapping[str, Pool]) -> dict[str, Any]:
-    """Gains over the other variants: how many times less time, or more searches a second. Each
-    with its 95 % interval, by bootstrap over loads."""
+def compare(pool: Pool, pools: Mapping[str, Pool], bases: Sequence[str]) -> dict[str, Any]:
+    """Gains over other variants: how many times less time, or more searches a second. Each with its
+    95 % interval, by bootstrap over loads. The first base is also compared in right answers."""
     found: dict[str, Any] = {}
-    if BASE in pools:
-        base = pools[BASE]
-        found |= {
-            f"{name}_gain": _compare(pool, base, statistic)
-            for name, statistic in _STATISTICS.items()
-        }
-        found["right_difference"] = _compare(pool, base, _count_right, is_ratio=False)
-    for other in ("serial", "PE"):
-        if other in pools:
-            found[f"p99_gain_over_{other}"] = _compare(pool, pools[other], _STATISTICS["p99"])
-            found[f"throughput_gain_over_{other}"] = _compare(
-                pool, pools[other], _STATISTICS["throughput"]
-            )
+    for base in bases:
+        for name, statistic in _STATISTICS.items():
+            found[f"{name}_gain_over_{base}"] = _compare(pool, pools[base], statistic)
+    found["right_difference"] = _compare(pool, pools[bases[0]], _count_right, is_ratio=False)
     return found
 
 

@@ -6,7 +6,7 @@
 of each run that an exit ends what it would have answered at its own end. `lost` counts those that
 would have been right and are wrong, `gained` the opposite. The thresholds are the defaults of the
 product, chosen on calibration problems (`choose_thresholds`). Cut rollouts leave the recorded tree;
-`real_load` and `boosting` measure them. The last line is JSON.
+`real_load` and `equal_parallelism` measure them. The last line is JSON.
 """
 
 import argparse
@@ -29,11 +29,15 @@ from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_sear
 from scripts.bench.smoke import SMALL, parse_arguments
 from scripts.lab.statistics import bootstrap, mean
 
+ACCEPT = Exits().accept
 EXITS: Mapping[str, Exits] = {
     "positive": Exits(positive_exit=True),
     "strict": Exits(negative_exit=True),
     "positive and strict": Exits(positive_exit=True, negative_exit=True),
+    "one threshold, strict": Exits(negative_exit=True, futile=ACCEPT),
+    "one threshold": Exits(positive_exit=True, negative_exit=True, futile=ACCEPT),
 }
+"""With one threshold a leaf is futile that can no longer be accepted (arXiv 2604.00510 §3.4)."""
 
 
 def count_given_up(

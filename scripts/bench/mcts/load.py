@@ -5,8 +5,9 @@ trees (`content.py`). The length of a path is predicted as the mean of its probl
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
@@ -24,6 +25,7 @@ from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.programs.program import Caller
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.limiter import RolloutCost, RolloutLimiter
+from flashedge.search.voting import Search
 from scripts.bench.mcts.content import Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
@@ -74,6 +76,7 @@ class Load:
     times_s: Sequence[float]
     """When each problem arrives."""
     boost: Boost | None = None
+    build: Callable[[Request], Search[Any]] = build_search
 
 
 def run_load(load: Load) -> LoadRecord:
@@ -204,7 +207,7 @@ class _Server:
                 self._board.note_start(key)
                 started_s = now()
                 engines: Engines = replace(self._built, program=key)
-                search = build_search(spec)
+                search = self._load.build(spec)
                 driver = Driver(search, spec, prompt, engines, note)
                 if self._boosting is None or self._load.boost is None:
                     outcome = await driver.run()

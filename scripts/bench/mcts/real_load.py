@@ -7,15 +7,16 @@ the same times, each with another variant of `variants.py`. So a change of the m
 both. Exits alone and boosting run once more with the cores exchanged. The others have the other
 core in every second load, so take an even number of loads. Before each load the engines drop their
 KV and the verifier its scores (`forgetful_daemon`), so that no variant finds what another one has
-computed. A rate is given as a share of the searches a second that PE+NE finishes on a core when all
-arrive at once (`--capacity`, else measured on other seeds); 0 is all at once. The daemons have a
-profile, which boosting needs.
+computed. A rate is given as a share of the searches a second that PE+NE+cut finishes on a core when
+all arrive at once (`--capacity`, else measured on other seeds); 0 is all at once. The daemons have
+a profile, which boosting needs.
 
 `card busy` is the processor time of a daemon and its engines, relative to the time that passed.
 Intervals: 95 %, by bootstrap over loads. What was measured is appended to
 `runs/mcts/real_load.jsonl`, and a second call resumes. The last line is JSON.
 
-Hypothesis: as `boosting.py` simulates it; boosting is never below 0.98.
+Every variant has the default of `max_running`, 8 searches at once, whatever the rollouts of each;
+`equal_parallelism` bounds both by one M. Hypothesis: boosting is never below 0.98.
 """
 
 import argparse
@@ -33,11 +34,10 @@ from flashedge.cli.progress import show_bar
 from flashedge.files.journal import Journal
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
-from scripts.bench.mcts.boosting import HEAD, SATURATED, format_row
-from scripts.bench.mcts.figures import BASE, Pool, compare, list_latencies, measure
+from scripts.bench.mcts.equal_parallelism import BASE, HEAD, SATURATED, format_row
+from scripts.bench.mcts.figures import Pool, compare, list_latencies, measure
 from scripts.bench.mcts.load_record import LoadRecord, draw_times, join
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
-from scripts.bench.mcts.variants import VARIANTS
 from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
 
@@ -134,8 +134,8 @@ def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Ar
 
 
 def measure_capacity(daemons: Sequence[Daemon], rows: Rows, n: int, size: int) -> float:
-    """Searches a second that PE+NE finishes on each daemon while both serve all of them at once.
-    The problems are drawn from all, since the first ones are easier than the rest."""
+    """Searches a second that PE+NE+cut finishes on each daemon while both serve all at once. The
+    problems are drawn from all, since the first ones are easier than the rest."""
     numbers = Random(WARM_UP_SEED).sample(range(USED), size)
     arrivals = [Arrival(number=i, at_s=0.0, seed=WARM_UP_SEED + i) for i in numbers]
     found = asyncio.run(serve_pair(daemons, (BASE, BASE), rows, n, arrivals))
@@ -173,8 +173,8 @@ def pool_loads(records: Records, variant: str, share: float, loads: Sequence[int
 def describe_share(
     records: Records, share: float, loads: Sequence[int], variants: Sequence[str]
 ) -> dict[str, Any]:
-    """The figures of one rate: of each variant, and the ratio of the means of PE+NE and boost in
-    each pair that ran at the same time."""
+    """The figures of one rate: of each variant, and the ratio of the means of PE+NE+cut and boost
+    in each pair that ran at the same time."""
     pools = {name: pool_loads(records, name, share, loads) for name in variants}
     ratios = [
         mean(list_latencies([records[Task(BASE, share, load, core)].record]))
@@ -182,7 +182,8 @@ def describe_share(
         for load in loads
         for core in (0, 1)
     ]
-    rows = {name: {**measure(pool), **compare(pool, pools)} for name, pool in pools.items()}
+    bases = [name for name in ("serial", "PE", BASE) if name in pools]
+    rows = {name: {**measure(pool), **compare(pool, pools, bases)} for name, pool in pools.items()}
     return {"variants": rows, "ratios": ratios}
 
 
@@ -193,7 +194,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("-n", type=int, default=8, help="rollouts")
-    parser.add_argument("--boosting-only", action="store_true", help="only PE+NE and boost")
+    parser.add_argument("--boosting-only", action="store_true", help="only PE+NE+cut and boost")
     parser.add_argument("--capacity", type=float, help="searches a second; left out: measured")
     parser.add_argument("--out", type=Path, default=FILE)
     asked = parse_arguments(parser, loads=1, size=3, n=4, shares=[0.0, 1.0])
@@ -207,12 +208,13 @@ def main() -> None:
             asked.capacity = round(measure_capacity(daemons, rows, asked.n, asked.size), 3)
         print(f"capacity: {asked.capacity} searches a second (--capacity to go on with it)")
         records = measure_all(asked, rows, daemons)
-    variants = [BASE, BOOSTED] if asked.boosting_only else list(VARIANTS)
+    pairs = EXCHANGED[:1] if asked.boosting_only else (*EXCHANGED[:1], *OTHERS)
+    variants = [name for pair in pairs for name in pair]
     figures = {
         share: describe_share(records, share, list_loads(asked), variants) for share in asked.shares
     }
     lines = [
-        format_row(f"{share:.0%}" if share else "all at once", name, row)
+        format_row(f"{share:.0%}" if share else "all at once", name, BASE, row)
         for share, found in figures.items()
         for name, row in found["variants"].items()
     ]

@@ -24,6 +24,7 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, rig
+from scripts.bench.mcts.paper_beam import KEPT, build_paper_beam
 from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.live import grade_pairs
 
@@ -31,6 +32,7 @@ N, BRANCHING, AT_ONCE = 16, 4, 24
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "mcts": {"strategy": "mcts", "n": N, "aggregate": "prod", "selection": "best"},
     "beam": {"strategy": "beam", "n": 8},
+    "paper's beam": {"strategy": "beam", "n": KEPT * BRANCHING, "aggregate": "prod"},
 }
 
 
@@ -110,7 +112,8 @@ async def record(here: Rig, row: Mapping[str, str], problem: int, way: str) -> R
     )
     engines = here.build_engines(Optimizations.only("suffix_scoring", "prefix_order", "score_once"))
     began = time.monotonic()
-    outcome, _, _ = await drive_search(engines, spec)
+    search = build_paper_beam(spec) if way == "paper's beam" else None
+    outcome, _, _ = await drive_search(engines, spec, search=search)
     tree = outcome.tree
     done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     answers = {extract_answer(tree.path_text(node.id)) for node in done}

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
-from scripts.bench.mcts.variants import NEGATIVE, POSITIVE
+from scripts.bench.mcts.variants import CUT, POSITIVE
 from scripts.bench.smoke import parse_arguments
 
 N, OTHERS = 16, 8
@@ -39,7 +39,7 @@ def list_nodes(run: Mapping[str, Any]) -> list[tuple[object, ...]]:
 
 def list_options(seed: int, **more: object) -> list[str]:
     """The arguments of a search."""
-    exits = {**POSITIVE, **NEGATIVE} if seed % 2 else {}
+    exits = {**POSITIVE, **CUT} if seed % 2 else {}
     options = {"aggregate": "prod", **exits, **more}
     sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
     return ["--strategy", f"mcts-{N}", "--seed", str(seed), *map(str.lower, sets)]

@@ -80,6 +80,15 @@ def test_one_viable_leaf_keeps_the_search_going() -> None:
     assert (found.end.cut_by, len(state.rollouts)) == (None, 8)
 
 
+@pytest.mark.parametrize(("worth", "cut_by"), [(0.9, "reward"), (0.8, "futility")])
+def test_one_threshold_for_both_exits_is_the_papers_rule(worth: float, cut_by: str) -> None:
+    both = {"positive_exit": True, "negative_exit": True, "accept": 0.7, "futile": 0.7}
+    made = build_search(replace(SPEC, aggregate="prod", selection="best", options=both))
+    assert isinstance(made, Mcts)
+    found, _ = run(made, lambda path: worth)
+    assert (found.end.cut_by, found.end.unlikely) == (cut_by, cut_by == "futility")
+
+
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_futile_rollouts_are_cut_and_count_among_n(parallel: int) -> None:
     def score(path: Indices) -> float:
