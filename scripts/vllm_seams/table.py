@@ -228,7 +228,7 @@ FRONT_END = (
          _WORKINGS, "inside/patches.py inside/calls.py",
          "Calls a method by the name that the daemon sends, so also the one that we add, with no"
          " more arguments than it has parameters."),
-    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_EDGE} {_PASSES}",
+    _use("v1.engine.core:EngineCore", "step", _WORKINGS, _EDGE,
          "Computes the model between `schedule` and `update_from_output`, and ends by its errors."),
     _use("v1.engine.core:EngineCore", "step_with_batch_queue", _REPLACED, _PASSES,
          "Schedules a step before it takes the outputs of the one before."),

@@ -17,8 +17,8 @@ import pytest
 from tests.support.paths import ROOT
 
 
-def measure(module: str) -> Any:
-    command = [sys.executable, "-m", f"scripts.bench.determinism.{module}", "--quick"]
+def measure(module: str, *options: str) -> Any:
+    command = [sys.executable, "-m", f"scripts.bench.determinism.{module}", "--quick", *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
@@ -32,9 +32,19 @@ def found() -> Any:
     return measure("requests")
 
 
+@pytest.fixture(scope="module")
+def found_async() -> Any:
+    """The same with two steps in flight, as on a card."""
+    return measure("requests", "--asynchronous")
+
+
+@pytest.mark.parametrize("engine", ["found", "found_async"])
 @pytest.mark.parametrize("kernels", ["batch", "row"])
-def test_the_flag_gives_the_same_bits_alone_and_beside_others(found: Any, kernels: str) -> None:
-    cases = [case for case in found["cases"] if case["kernels"] == kernels]
+def test_the_flag_gives_the_same_bits_alone_and_beside_others(
+    engine: str, kernels: str, request: pytest.FixtureRequest
+) -> None:
+    cases = request.getfixturevalue(engine)["cases"]
+    cases = [case for case in cases if case["kernels"] == kernels]
     flagged = [case for case in cases if case["deterministic"]]
     plain = [case for case in cases if not case["deterministic"]]
     assert flagged

@@ -59,6 +59,8 @@ class EngineOptions:
     """See `engine.base.Health.cards`."""
     owns_cards: bool = False
     """Whether the other engine runs on other cards."""
+    batch_invariant: bool = False
+    """Whether vLLM's batch-invariant kernels compute the steps, and the sums between cards."""
     max_num_seqs: int = CPU_SEQUENCES
     max_batched_tokens: int = MAX_STEP_TOKENS
     """Most tokens of one step, at least `max_num_seqs`."""
@@ -214,6 +216,7 @@ def build_options(
         kv_start_bytes=kv_start_bytes if fixed is None and on_card else None,
         kv_fixed=fixed if on_card else None,
         plain_sampling=not features.fused_sampling,
+        batch_invariant=config.batch_invariant and on_card,
         max_num_seqs=sequences,
         max_batched_tokens=max(MAX_STEP_TOKENS, sequences),
         async_scheduling=is_async and name == "generator",

@@ -37,7 +37,7 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance, check
 from flashedge.engine.vllm.card_check import explain_fixed_kv
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options, place_engine
 from flashedge.engine.vllm.process.start import start_fork_server
-from flashedge.engine.vllm.translate import explain_no_passes
+from flashedge.engine.vllm.translate import explain_no_passes, explain_spread_sums
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import fingerprint_model, resolve_model
@@ -234,10 +234,12 @@ class VllmPair:
                 found["no_passes"] = why
             else:
                 found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
-            if self._pair.has_verifier:
-                found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
-            else:
+            if not self._pair.has_verifier:
                 found["score_shape"] = {}  # no pass will need one
+            elif why := explain_spread_sums(self.verifier.options):
+                found["no_passes"] = why
+            else:
+                found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         except TimeoutError:
             found["failure"] = "it takes too long on this machine"
         fingerprint = await asyncio.to_thread(build_fingerprint, self._pair, self._config, found)

@@ -59,7 +59,22 @@ def explain_no_passes(options: EngineOptions) -> tuple[str, str] | None:
     if options.second_runner:
         told = "vLLM's second model runner computes no passes (feature second_runner)"
         return told, f"switch the feature second_runner off, or {hint}"
-    return None
+    return explain_spread_sums(options)
+
+
+def explain_spread_sums(options: EngineOptions) -> tuple[str, str] | None:
+    """Say why an engine on several cards does not give the same bits, with a hint. NCCL adds the
+    cards' sums in an order that follows their size and place. None if it gives them.
+
+    Ref: arXiv 2601.17768 §4.4.
+    """
+    if options.cards == 1 or options.batch_invariant:
+        return None
+    told = (
+        f"the {options.name} is spread over {options.cards} cards (setting devices), whose sums are"
+        " added in no fixed order"
+    )
+    return told, "set batch_invariant to true, give it one card, or leave out deterministic"
 
 
 def check_passes(options: EngineOptions) -> None:

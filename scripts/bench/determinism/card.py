@@ -1,16 +1,17 @@
-"""What would deterministic requests cost on an RTX 4090?
+"""What would deterministic requests cost on an RTX 4090, by rollback or by batch-invariant kernels?
 
-Nothing is measured here. The product's scheduler decides every step (`token_runner`), and a step
-takes what a roofline of the card's data sheet says, with the overheads of `benchmark.devices`
+Nothing is measured here. The product's scheduler decides every step (`token_runner`). A step takes
+what a roofline of the card's data sheet says, while the host works for the next one
 (`priced_engine`). How often a shared step draws a wrong candidate is not known for this card: RATES
-spans what the paper saw on its own.
+spans what the paper saw on its own. All is compared with the default engine without the flag.
 
-    python -m scripts.bench.determinism.card [--requests 192] [--seeds 2] [--quick]
+    python -m scripts.bench.determinism.card [--part ways] [--loads 3] [--smoke]
 
-Lengths follow the paper's ShareGPT (Table 3): log-normal with its means and medians. Reported are
-shares of deterministic requests, against none, all there at once and at 60 % of that rate; one of
-eleven (Fig. 5); windows and groups (Fig. 12); and how long other requests wait beside a prompt of
-16k tokens. The last line is JSON. About 20 minutes on one core.
+Lengths follow the paper's ShareGPT (Table 3): log-normal with its means and medians. The part
+`ways` compares shares of deterministic requests: of eleven side by side (Fig. 5), of requests that
+are all there at once, and at 60 % of that rate. It writes a line for each as it goes, and goes on
+where it was cut off. `shapes`: windows and groups (Fig. 12). `stalls`: how long other requests wait
+during a prompt of 16k tokens. The last line is JSON.
 
 Ref: arXiv 2601.17768 §5.
 """
@@ -20,36 +21,68 @@ import json
 import math
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from flashedge.cli.progress import show_bar
 from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.determinism import PassShape
-from scripts.bench.daemon import report
+from scripts.bench.daemon import ROOT, report
 from scripts.bench.determinism.core import BUNDLED
-from scripts.bench.determinism.priced_engine import CARD, PricedEngine, Served, Timed
+from scripts.bench.determinism.priced_engine import (
+    ASSUMED,
+    CARD,
+    MEASURED,
+    Host,
+    PricedEngine,
+    Served,
+    Timed,
+)
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.token_runner import VOCABULARY
 from scripts.bench.flashtts.shapes import QWEN25_1_5B, QWEN25_7B
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
-from scripts.bench.smoke import parse_arguments
+from scripts.lab.statistics import interval
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
 RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}
 """How often a candidate is wrong. With `rarely`, windows of 64 recompute some 0.3 % of the tokens,
 as the paper's ShareGPT offline (Table 4); with `often`, windows of 32 some 6 %, like its ShareGPT
 online (Fig. 9)."""
-SHARES = (0, 2, 5, 10, 20, 50, 100)
+HOSTS: Mapping[str, Host] = {"measured": MEASURED, "assumed": ASSUMED}
+CASES = (
+    ("7B", "measured", "rarely"),
+    ("1.5B", "measured", "rarely"),
+    ("7B", "assumed", "rarely"),
+    ("7B", "measured", "often"),
+)
+"""Model, host, and how often a candidate is wrong."""
+PARTS = ("ways", "shapes", "stalls")
+LOADS = ("eleven", "at once", "at 60 %")
+"""Eleven side by side (Fig. 5), all there at once, and at LOAD of the rate of that."""
+CELL = ("model", "host", "wrong", "load", "seed")
+SHARES = (0, 9, 50, 100)
+"""Percent of the requests that are deterministic. 9 % is one of eleven."""
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "rollback": {},
+    "rollback, one step at a time": {"overlaps": False},
+    "invariant kernels, 1.28": {"slowdown": 1.28},
+    "invariant kernels, 1.73": {"slowdown": 1.73},
+}
+"""The slowdowns are those of vLLM's users on a 4090 D with Qwen3-1.7B: 22 % less throughput with
+tiles tuned for that model, 73 % more latency without (vllm-project/vllm #27433, #53247). The paper
+has 1.32 to 1.56 for whole loads and 2.24 for eleven requests, of another engine on an H100."""
 SHAPE = PassShape(window=64, group=4, prefill_windows=4)
 """What the self-test of a card tries first."""
-WINDOWS, GROUPS = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32)
+WINDOWS = (16, 32, 64, 128, 256, 512)
+GROUPS: Sequence[int] = (1, 2, 4, 8, 16, 32)
 CONTEXT, LONG = 4096, 16_384
 PROMPT, ANSWER = (304.0, 136.0), (192.0, 118.0)
 """Mean and median of the lengths, in tokens."""
@@ -96,26 +129,24 @@ def flag(jobs: Sequence[Timed], percent: int) -> list[Timed]:
     return [replace(job, deterministic=i in chosen, token_s=[]) for i, job in enumerate(jobs)]
 
 
-def compare_shares(engine: PricedEngine, loads: Sequence[Sequence[Timed]]) -> list[dict[str, Any]]:
-    """Ratios to the same loads without the flag, the mean of the loads; rollbacks are summed."""
-    plain = [engine.serve(flag(jobs, 0)) for jobs in loads]
-    rows = []
-    for percent in SHARES:
-        served = [engine.serve(flag(jobs, percent)) for jobs in loads]
-        pairs = list(zip(plain, served, strict=True))
-        rows.append(
-            {
+def serve_ways(engine: PricedEngine, jobs: Sequence[Timed]) -> Iterator[dict[str, Any]]:
+    """Ratios of each way to the same load on the default engine without the flag. Latencies are
+    medians: of the requests without the flag (at 100 %, and by batch-invariant kernels, of all)."""
+    plain = engine.serve(flag(jobs, 0))
+    for way, changes in WAYS.items():
+        one = replace(engine, **changes)
+        for percent in (100,) if one.slowdown > 1 else SHARES:
+            served = one.serve(flag(jobs, 0 if one.slowdown > 1 else percent))
+            yield {
+                "way": way,
                 "percent": percent,
-                "throughput": fmean(b.tokens_per_s / a.tokens_per_s for a, b in pairs),
-                "p50": fmean(_at(b, 0.5) / _at(a, 0.5) for a, b in pairs),
-                "p99": fmean(_at(b, 0.99) / _at(a, 0.99) for a, b in pairs),
-                "first_token": fmean(_first(b) / _first(a) for a, b in pairs),
-                "others_p50": fmean(_others(a, b) for a, b in pairs) if percent < 100 else None,
-                "recomputed": fmean(one.recomputed for one in served),
-                "rollbacks": sum(one.counters["rollbacks"] for one in served),
+                "throughput": served.tokens_per_s / plain.tokens_per_s,
+                "others_p50": _others(plain, served),
+                "p99": _at(served, 0.99) / _at(plain, 0.99),
+                "first_token": _first(served) / _first(plain),
+                "recomputed": served.recomputed,
+                "rollbacks": served.counters["rollbacks"],
             }
-        )
-    return rows
 
 
 def _at(served: Served, share: float) -> float:
@@ -127,37 +158,68 @@ def _first(served: Served) -> float:
 
 
 def _others(plain: Served, served: Served) -> float:
-    """Median latency of the requests without the flag, relative to that of the same ones."""
-    pairs = [
-        pair for pair in zip(plain.jobs, served.jobs, strict=True) if not pair[1].deterministic
-    ]
+    """Median latency of the requests without the flag, or of all if each has it, relative to that
+    of the same ones."""
+    pairs = list(zip(plain.jobs, served.jobs, strict=True))
+    pairs = [pair for pair in pairs if not pair[1].deterministic] or pairs
     return median(b.latency_s for _, b in pairs) / median(a.latency_s for a, _ in pairs)
 
 
-def compare_eleven(engine: PricedEngine) -> dict[str, float]:
-    """Eleven requests side by side, one of them deterministic. Ref: Fig. 5."""
-    draw = Random(2)
-    jobs = [
-        Timed(
-            prompt=tuple(draw.choices(range(VOCABULARY), k=64)),
-            seed=number,
-            max_tokens=CONTEXT // 4,
-        )
-        for number in range(11)
-    ]
-    plain, served = engine.serve(flag(jobs, 0)), engine.serve(flag(jobs, 9))
-    assert sum(job.deterministic for job in served.jobs) == 1, "one of eleven"
-    return {
-        "throughput": served.tokens_per_s / plain.tokens_per_s,
-        "others_p50": _others(plain, served),
-        "recomputed": served.recomputed,
-    }
+def make_load(name: str, engine: PricedEngine, asked: argparse.Namespace, seed: int) -> list[Timed]:
+    """The requests of a load: one of LOADS."""
+    if name == "eleven":
+        draw, length = Random(seed), 16 if asked.smoke else CONTEXT // 4
+        prompts = [tuple(draw.choices(range(VOCABULARY), k=64)) for _ in range(11)]
+        return [Timed(prompt=p, seed=n, max_tokens=length) for n, p in enumerate(prompts)]
+    jobs = make_jobs(asked.requests, seed)
+    if name == "at once":
+        return jobs
+    makespan_s = engine.serve(flag(jobs, 0)).makespan_s
+    return make_jobs(asked.requests, seed, LOAD * asked.requests / makespan_s)
 
 
-def compare_shapes(engine: PricedEngine, jobs: Sequence[Timed]) -> Iterator[dict[str, Any]]:
+def compare_ways(asked: argparse.Namespace, checkpoint: Path) -> None:
+    """Add lines to the file of results for each engine, load and seed that it lacks."""
+    known = {tuple(row[name] for name in CELL) for row in read_rows(asked.output)}
+    for seed, (model, host, wrong), load in product(asked.seeds, asked.cases, LOADS):
+        if (cell := (model, host, wrong, load, seed)) in known:
+            continue
+        engine = build_engine(MODELS[model], checkpoint, error_rate=RATES[wrong])
+        engine = replace(engine, host=HOSTS[host])
+        about = dict(zip(CELL, cell, strict=True))
+        rows = [about | row for row in serve_ways(engine, make_load(load, engine, asked, seed))]
+        with asked.output.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        print(*cell, flush=True)
+
+
+def read_rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The mean of each figure over the loads, with a bootstrap 95 % interval of the throughput."""
+    about = (*CELL[:-1], "way", "percent")
+    names = ("throughput", "others_p50", "p99", "first_token", "recomputed")
+    groups: defaultdict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[tuple(row[name] for name in about)].append(row)
+    found = []
+    for key, some in groups.items():
+        row = dict(zip(about, key, strict=True))
+        row |= {name: fmean(each[name] for each in some) for name in names}
+        low, high = interval([each["throughput"] for each in some])
+        row |= {"from": low, "to": high, "rollbacks": sum(each["rollbacks"] for each in some)}
+        found.append(row)
+    return found
+
+
+def compare_shapes(
+    engine: PricedEngine, jobs: Sequence[Timed], groups: Sequence[int] = GROUPS
+) -> Iterator[dict[str, Any]]:
     """p99 latency and recomputed share of every window and group whose pass fits a step, all
     requests deterministic."""
-    for group in GROUPS:
+    for group in groups:
         for window in WINDOWS:
             shape = PassShape(window=window, group=group, prefill_windows=group)
             if shape.rows > MAX_STEP_TOKENS:
@@ -216,44 +278,43 @@ def write_checkpoint(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--requests", type=int, default=192, help="of a load")
-    parser.add_argument("--seeds", type=int, default=2, help="loads")
-    parser.add_argument("--quick", action="store_true", help="one small case, for CI")
-    asked = parse_arguments(parser, quick=True, requests=24, seeds=1)
+    parser.add_argument("--loads", type=int, default=3)
+    parser.add_argument("--part", choices=PARTS, action="append")
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "determinism-card.jsonl")
+    parser.add_argument("--smoke", action="store_true", help="the least of every part")
+    asked = parser.parse_args()
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)
-    models = {"7B": MODELS["7B"]} if asked.quick else MODELS
-    rates = {"rarely": RATES["rarely"]} if asked.quick else RATES
-    shares, elevens, shapes, stalls = [], [], [], []
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        show_bar("models", len(models), unit="models") as advance,
-    ):
+    found: dict[str, list[dict[str, Any]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        parts, models, context, groups = asked.part or PARTS[:1], MODELS, LONG, GROUPS
+        asked.cases = CASES
+        if asked.smoke:
+            asked.requests, asked.loads, asked.output = 6, 1, Path(folder) / "rows.jsonl"
+            parts, models, context, groups = PARTS, {"7B": MODELS["7B"]}, 512, GROUPS[3:4]
+            asked.cases = CASES[:1]
+        asked.seeds = range(asked.loads)
+        asked.output.parent.mkdir(parents=True, exist_ok=True)
         checkpoint = write_checkpoint(Path(folder))
+        if "ways" in parts:
+            compare_ways(asked, checkpoint)
+            found["ways"] = summarize(read_rows(asked.output))
         for name, model in models.items():
-            engine = build_engine(model, checkpoint)
-            at_once = [make_jobs(asked.requests, seed) for seed in range(asked.seeds)]
-            per_s = LOAD * asked.requests / engine.serve(flag(at_once[0], 0)).makespan_s
-            spread = [make_jobs(asked.requests, seed, per_s) for seed in range(asked.seeds)]
-            for rate, chance in rates.items():
-                one = replace(engine, error_rate=chance)
-                elevens.append({"model": name, "wrong": rate, **compare_eleven(one)})
-                for load, jobs in {"at once": at_once, f"{per_s:.1f}/s": spread}.items():
-                    about = {"model": name, "wrong": rate, "arrivals": load}
-                    shares += [{**about, **row} for row in compare_shares(one, jobs)]
-            if not asked.quick:
-                often = replace(engine, error_rate=RATES["often"])
-                shapes += [{"model": name, **row} for row in compare_shapes(often, spread[0])]
-            stalls.append({"model": name, **measure_stall(engine)})
-            advance(1)
-    for rows in filter(None, (shares, elevens, shapes, stalls)):
+            engine = build_engine(model, checkpoint, error_rate=RATES["often"])
+            if "shapes" in parts:
+                jobs = make_load(LOADS[2], engine, asked, 0)
+                rows = [{"model": name, **row} for row in compare_shapes(engine, jobs, groups)]
+                found.setdefault("shapes", []).extend(rows)
+            if "stalls" in parts:
+                stall = measure_stall(engine, context)
+                found.setdefault("stalls", []).append({"model": name, **stall})
+    for rows in found.values():
         print(format_table(list(rows[0]), [[_cell(v) for v in row.values()] for row in rows]))
-    report(simulated=CARD.sheet, shares=shares, elevens=elevens, shapes=shapes, stalls=stalls)
+    report(simulated=CARD.sheet, **found)
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 

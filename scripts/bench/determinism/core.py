@@ -68,7 +68,9 @@ class Core:
         max_num_seqs: int = 64,
         block_tokens: int = 32,
         boundaries: Mapping[str, Any] | None = None,
+        is_async: bool = False,
     ) -> None:
+        """is_async: whether a step is scheduled while one is computed, as on a card."""
         compat.prepare_environment(threads)
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         import torch
@@ -91,6 +93,7 @@ class Core:
             },
         )
         config = options.build_args().create_engine_config()
+        config.scheduler_config.async_scheduling = is_async  # vLLM sets it off on a CPU
         self.core: Any = EngineCore(config, Executor.get_class(config), log_stats=False)
         self.scheduler.passes.windows.set_shape(shape)
         self.step_s: list[float] = []
@@ -101,6 +104,8 @@ class Core:
         old, config = self.scheduler, self.core.vllm_config
         assert not old.has_unfinished_requests(), "no request is open"
         self.core.step_fn()  # the runner forgets the finished requests
+        while self.core.batch_queue:
+            self.core.step_fn()
         self.core.scheduler = scheduler(
             vllm_config=config,
             kv_cache_config=old.kv_cache_config,
@@ -174,13 +179,13 @@ class Core:
                 self.add(job)
             if between is not None:
                 between(step)
-            if not waiting and not self.scheduler.has_requests():
+            if not (waiting or self.scheduler.has_requests() or self.core.batch_queue):
                 return
             start = time.perf_counter()
             outputs, _ = self.core.step_fn()
             now = time.perf_counter()
             self.step_s.append(now - start)
-            for of_client in outputs.values():
+            for of_client in (outputs or {}).values():
                 for output in of_client.outputs:
                     note(open_jobs[output.request_id], output, now - sent[output.request_id])
         raise AssertionError(f"not done after {max_steps} steps")

@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from flashedge.scheduling.determinism import PassShape
@@ -24,7 +25,6 @@ from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.scenario import Outcome, make_jobs, run_alone, run_loaded
 from scripts.bench.determinism.wide_model import make_wide_model
-from scripts.bench.smoke import parse_arguments
 
 GROUPED = PassShape(window=32, group=4, prefill_windows=4)
 SINGLE = PassShape(window=32)
@@ -71,23 +71,32 @@ QUICK = Scale(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few requests and one model, for CI")
-    quick = parse_arguments(parser, quick=True).quick
+    parser.add_argument(
+        "--asynchronous",
+        action="store_true",
+        help="schedule steps ahead, as on a card: the bundled model, with all safeguards",
+    )
+    parser.add_argument("--tokens", type=int, help="most tokens of a request")
+    asked = parser.parse_args()
+    quick = asked.quick
     scale = QUICK if quick else FULL
+    scale = replace(scale, max_tokens=asked.tokens or scale.max_tokens)
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)
     kernel_variance.install()
     cases: list[dict[str, Any]] = []
+    safeguards: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         models = {"bundled": BUNDLED}
-        if not quick:
+        if not (quick or asked.asynchronous):
             models["wide"] = make_wide_model(Path(folder))
         for name, model in models.items():
-            core = Core(GROUPED, model=model)
+            core = Core(GROUPED, model=model, is_async=asked.asynchronous)
             for case in run_model(core, scale):
                 cases.append({"model": name, **case})
                 print(cases[-1], file=sys.stderr, flush=True)
-            if name == "bundled":
+            if name == "bundled" and not asked.asynchronous:
                 safeguards = run_safeguards(core, scale)
             core.close()
     print_tables(cases, safeguards)
@@ -149,11 +158,14 @@ def describe(outcome: Outcome, jobs: Sequence[Job]) -> dict[str, Any]:
         "verified_tokens": outcome.counters["verified_tokens"],
         "verify_passes": outcome.counters["verify_passes"],
         "preemptions": outcome.preemptions,
+        "first_span": median(first for first, _ in outcome.spans) if outcome.spans else None,
+        "second_span": median(second for _, second in outcome.spans) if outcome.spans else None,
+        "same_tokens": outcome.same_tokens,
     }
 
 
 def print_tables(cases: Sequence[dict[str, Any]], safeguards: Sequence[dict[str, Any]]) -> None:
-    for rows in (cases, safeguards):
+    for rows in filter(None, (cases, safeguards)):
         names = list(rows[0])
         print("| " + " | ".join(names) + " |")
         print("|" + "---|" * len(names))

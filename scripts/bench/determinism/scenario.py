@@ -53,6 +53,19 @@ class Outcome:
     """Requests with another log-probability of a token, to the bit."""
     preemptions: int
     counters: dict[str, int]
+    spans: list[tuple[int, int]]
+    """See `find_spans`, for each request with other tokens."""
+    same_tokens: int
+    """Tokens up to the first other one, of all requests."""
+
+
+def find_spans(one: Sequence[int], other: Sequence[int]) -> tuple[int, int]:
+    """How many tokens are the same before the first that differs, and between that and the second.
+    Ref: arXiv 2601.17768 Fig. 6."""
+    unequal = [i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b]
+    end = min(len(one), len(other))
+    first, second = (*unequal, end, end)[:2]
+    return first, max(0, second - first - 1)
 
 
 def run_alone(core: Core, jobs: Sequence[Job]) -> list[Job]:
@@ -88,11 +101,14 @@ def run_loaded(
     scheduler.kv.set_quota(scheduler.view()["blocks_total"])
     counters = {key: n - before[0][key] for key, n in scheduler.passes.counters.items()}
     pairs = list(zip(alone, done, strict=True))
+    spans = [(find_spans(a.tokens, b.tokens), a.tokens != b.tokens) for a, b in pairs]
     return Outcome(
         differ=sum(a.tokens != b.tokens for a, b in pairs),
         logprobs_differ=sum(a.logprobs != b.logprobs for a, b in pairs),
         preemptions=scheduler.view()["preemptions"] - before[1],
         counters=counters,
+        spans=[span for span, differs in spans if differs],
+        same_tokens=sum(first for (first, _), _ in spans),
     )
 
 

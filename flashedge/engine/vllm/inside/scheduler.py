@@ -167,7 +167,7 @@ class EdgeScheduler(AsyncScheduler):
         if self.drafts.consume_overdrawn(request):
             return [], False
         if self.passes.draws_candidates(request):
-            self.passes.keep_candidates(request, new_token_ids)
+            self.passes.keep_candidates(request, new_token_ids, is_stale=is_stale)
             return [], False
         append = partial(super()._update_request_with_output, request, is_stale=is_stale)
         if request.request_id in self.passes.windows.replays:

@@ -20,7 +20,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
 from flashedge.engine.vllm.inside.runner_kind import check_runner, find_kind
-from flashedge.engine.vllm.translate import check_passes, explain_no_passes
+from flashedge.engine.vllm.translate import check_passes, explain_no_passes, explain_spread_sums
 from flashedge.errors import ConfigError, EngineError, RequestError
 from flashedge.models.shape import BoundedLayers, ModelShape
 from flashedge.runtime.request.plan import check_shapes
@@ -161,6 +161,11 @@ def test_what_a_cpu_cannot_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     [
         ({"second_runner": True}, r"second_runner\)", "switch the feature second_runner off, or "),
         ({"bounded": BoundedLayers(layers=1, bytes=1)}, "the generator has layers with a slid", ""),
+        (
+            {"cards": 2},
+            r"is spread over 2 cards \(setting devices\), whose sums",
+            "set batch_invariant to true, give it one card, or ",
+        ),
     ],
 )
 def test_no_search_is_deterministic_on(fields: dict[str, Any], why: str, hint: str) -> None:
@@ -172,3 +177,11 @@ def test_no_search_is_deterministic_on(fields: dict[str, Any], why: str, hint: s
     with pytest.raises(RequestError, match=why) as refused:
         check_shapes({"no_passes": explain_no_passes(options), "replay_shape": None})
     assert request.value.hint == refused.value.hint == f"{hint}leave out deterministic"
+
+
+def test_batch_invariant_kernels_also_add_the_sums_of_cards_in_one_order() -> None:
+    options = EngineOptions(
+        name="verifier", model=Path(), dtype="bfloat16", max_model_len=8, kv_bytes=8, cards=2
+    )
+    assert explain_spread_sums(options) is not None
+    assert explain_spread_sums(replace(options, batch_invariant=True)) is None

@@ -9,12 +9,12 @@ candidates after it are dropped. The daemon sees verified tokens only.
 *Prefill passes* compute the windows of a prompt except the last. The first verify pass computes
 that one. Without a deterministic request every step is vLLM's own.
 
-An asynchronous engine schedules a step while the one before is computed, but a pass can be
-scheduled only when the tokens of the step before are known. So while a deterministic request is
-open, the core computes one step at a time, and the model runner copies the drawn tokens to the host
-before it returns.
+An asynchronous engine schedules a step while the one before is computed, shared steps with
+deterministic requests too. A pass takes candidates back, and these can't be in flight. So once a
+pass is due, the steps in flight end first, and nothing is scheduled until the pass has ended. The
+model runner copies the tokens of a pass to the host before it returns.
 
-Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
+Ref: arXiv 2601.17768 §4; ADR 20, 38. Checked with vLLM 0.32.0.
 """
 
 import time
@@ -30,13 +30,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.determinism.windows import (
-    ALONE,
-    Replay,
-    ReplayPass,
-    Windows,
-    find_pass,
-)
+from flashedge.engine.vllm.inside.determinism.windows import Replay, ReplayPass, Windows, find_pass
 from flashedge.scheduling.determinism import MAX_WAIT, BatchState, StepKind, choose_step
 
 _step_with_batch_queue = EngineCore.step_with_batch_queue
@@ -82,6 +76,10 @@ class Passes:
         self.windows = Windows(scheduler)
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._last_pass = StepKind.VERIFY
+        self.in_flight = 0
+        """How many steps are in flight before one is scheduled."""
+        self.is_due = False
+        """Whether a pass waits for these to end."""
         self._admits = True
         """Whether a pass may take waiting requests. False after one that found no memory."""
         self._hidden: list[Request] = []
@@ -99,6 +97,11 @@ class Passes:
     def is_open(self) -> bool:
         """Whether there is a deterministic request."""
         return bool(self.windows.replays)
+
+    @property
+    def is_pass(self) -> bool:
+        """Whether the last scheduled step is a pass."""
+        return self.is_open and self.windows.step is not StepKind.SHARED
 
     def schedule(self, stock: Schedule) -> SchedulerOutput:
         """Choose the kind of the next step, and let vLLM schedule it for the requests due."""
@@ -120,6 +123,9 @@ class Passes:
             last_pass=self._last_pass,
         )
         windows.step = choose_step(state, windows.shape.group)
+        self.is_due = windows.step is not StepKind.SHARED and self.in_flight > 0
+        if self.is_due:
+            windows.step = StepKind.SHARED
         if windows.step is StepKind.SHARED:
             self.counters["shared_steps"] += 1
             for replay in due.ready:
@@ -164,9 +170,11 @@ class Passes:
         elif windows.is_ready(replay):
             due.ready.append(replay)
         elif replay.is_current:
-            due.shared.append(request)
-            missing = windows.end_window(replay) - request.num_tokens
+            known = request.num_tokens + request.num_output_placeholders
+            missing = windows.end_window(replay) - known
             due.expects_window = due.expects_window or missing <= MAX_WAIT
+            if missing > 0:  # else a token in flight fills the window
+                due.shared.append(request)
         else:
             computed = request.num_computed_tokens
             if request.status is not RequestStatus.RUNNING:  # it gets these from the cache
@@ -258,12 +266,10 @@ class Passes:
         return True
 
     def complete_output(self, output: SchedulerOutput) -> None:
-        """Tell the model runner the kind of step. Add the guesses of requests that got their blocks
-        in this pass, for which vLLM schedules none."""
-        if not self.is_open:
-            return
-        setattr(output, ALONE, True)
-        if self.windows.step is StepKind.SHARED or not output.num_scheduled_tokens:
+        """Tell the model runner that a step is a pass. Add the guesses of requests that got their
+        blocks in this pass, for which vLLM schedules none."""
+        is_shared = not self.is_open or self.windows.step is StepKind.SHARED
+        if is_shared or not output.num_scheduled_tokens:
             return
         guesses: dict[str, list[int]] = {}
         if self.windows.step is StepKind.VERIFY:
@@ -300,11 +306,18 @@ class Passes:
         is_verified = self.windows.step is StepKind.VERIFY
         return not is_verified and request.request_id in self.windows.replays
 
-    def keep_candidates(self, request: Request, token_ids: list[int]) -> None:
-        request.num_output_placeholders = 0  # no other step of it is in flight
+    def keep_candidates(self, request: Request, token_ids: list[int], *, is_stale: bool) -> None:
+        """Keep drawn tokens, unless their request has lost its blocks since, or the candidate
+        before them may end it. is_stale: whether it left the batch meanwhile."""
+        replay = self.windows.replays[request.request_id]
+        if not is_stale:
+            request.num_output_placeholders -= len(token_ids)
+        if replay.may_end or not replay.is_current:
+            replay.limit_computed()
+            return
         request.append_output_token_ids(token_ids)
         params, last = request.sampling_params, request.output_token_ids[-1]
-        self.windows.replays[request.request_id].may_end = (
+        replay.may_end = (
             last == params.eos_token_id
             or last in (params.stop_token_ids or ())
             or request.num_output_tokens >= request.max_tokens
@@ -421,16 +434,19 @@ def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -
 
 
 def step_with_batch_queue(self: EngineCore) -> Any:
-    """While a deterministic request is open, end one step in flight, or compute a whole step if
-    none is in flight. Returns as vLLM's method: the outputs, and whether the model ran."""
+    """Step as vLLM does, but compute a pass to its end, and first end the steps in flight one by
+    one. Returns as vLLM's method: the outputs, and whether the model ran."""
     passes = getattr(self.scheduler, "passes", None)
-    if passes is None or not passes.is_open:
+    in_flight = len(self.batch_queue)
+    if passes is not None:
+        passes.in_flight = in_flight
+    if passes is None or not (passes.is_open and passes.is_due and in_flight):
         for future, *_ in self.batch_queue:
             if future.done():
                 future.result()  # raises a failed step's error, which the next one's would hide
-        return _step_with_batch_queue(self)
-    if not self.batch_queue:
-        return self.step()
+        found = _step_with_batch_queue(self)
+        if passes is None or not (passes.is_pass and self.batch_queue):
+            return found
     future, scheduled, executed = self.batch_queue.pop()
     with self.log_error_detail(scheduled):
         ran = future.result()

@@ -27,7 +27,7 @@ from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoole
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from flashedge.engine.vllm.inside.determinism.windows import ALONE, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
 from flashedge.engine.vllm.inside.noise import PositionNoise, is_plain, make_row
 from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, copy_to
@@ -57,6 +57,9 @@ ONE_SPLIT = {
 def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
     replay_pass = find_pass(scheduler_output)
     self.__dict__[_CURRENT] = replay_pass
+    if replay_pass is not None:
+        # An asynchronous runner would take the last token that the step before drew for an input.
+        self.input_batch.prev_sampled_token_ids = None
     prepared = _prepare_inputs(self, scheduler_output, num_scheduled_tokens)
     verify = replay_pass if replay_pass is not None and replay_pass.is_verify else None
     drafted = verify.guesses if verify else scheduler_output.scheduled_spec_decode_tokens
@@ -115,10 +118,10 @@ def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
 
 
 def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
-    """Copy the drawn tokens to the host before returning, while a deterministic request is open. An
-    asynchronous step has one placeholder for a request's tokens, and a pass may draw several."""
+    """Copy the tokens of a pass to the host before returning. An asynchronous step has one
+    placeholder for a request's tokens, and a pass may draw several."""
     state = self.execute_model_state
-    if state is None or not getattr(state.scheduler_output, ALONE, False):
+    if state is None or find_pass(state.scheduler_output) is None:
         return _sample_tokens(self, grammar_output)
     was_async, self.use_async_scheduling = self.use_async_scheduling, False
     try:

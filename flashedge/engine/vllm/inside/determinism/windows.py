@@ -21,10 +21,8 @@ from flashedge.scheduling.determinism import PassShape, StepKind
 PAD = 0
 """The guess where a window has no candidate. It is checked like any other."""
 _PASS = "flashedge_pass"
-"""The attribute of a SchedulerOutput that holds its `ReplayPass`."""
-ALONE = "flashedge_alone"
-"""The attribute of a SchedulerOutput that is True if no other step is in flight. vLLM pickles both
-attributes with the object for workers in other processes."""
+"""The attribute of a SchedulerOutput that holds its `ReplayPass`. vLLM pickles it with the object
+for workers in other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
