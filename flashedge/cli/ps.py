@@ -110,7 +110,7 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     shown = "" if difference is None else f" (log-probabilities differ by up to {difference:.2g})"
     return (
         f"kernels are not batch-invariant{shown}: the same request can give another tree;"
-        " on a card, set batch_invariant"
+        " ask for deterministic, or on a card set batch_invariant"
     )
 
 

@@ -83,8 +83,8 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             question="Do deterministic requests give the same bits, and what does that cost beside"
             " batch-invariant kernels?",
             command=(
-                *_python("scripts.card.determinism"),
-                *("--pair", plan.pair, "--requests", "4" if small else "64"),
+                *(*_python("scripts.card.determinism"), "--pair", plan.pair),
+                *("--output", str(plan.output / "determinism"), *(("--smoke",) if small else ())),
             ),
             find_faults=find_other_bits,
         ),

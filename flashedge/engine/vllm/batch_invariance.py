@@ -4,8 +4,9 @@ A sum of floats depends on its order. The fast kernels split their sums by the s
 the last bits of a logit, and now and then a token, depend on what else is computed. The setting
 makes vLLM 0.32 replace them:
 
-- Matrix products, softmax and mean use Triton kernels with one order (compute capability 8.x), or
-  cuBLASLt without a workspace, which then can't split a sum (9.0 and later). RMSNorm uses Triton.
+- Linear layers, softmax, mean and RMSNorm use Triton kernels with one order. Their tiles are tuned
+  for few shapes: Qwen3-1.7B's, and on compute capability 12.x those of Qwen3-4B and 8B. Other
+  products use cuBLASLt without a workspace, which then can't split a sum, but Triton on 8.x.
 - Attention is computed in one split. FLASH_ATTN, TRITON_ATTN and FLEX_ATTENTION can do that, and
   vLLM chooses one of them. FlashAttention 2 is used in place of FlashAttention 4.
 - AWQ weights are unpacked for an ordinary product, without Marlin. So are FP8 weights where their

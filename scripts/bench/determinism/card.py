@@ -68,8 +68,9 @@ PARTS = ("ways", "shapes", "stalls")
 LOADS = ("eleven", "at once", "at 60 %")
 """Eleven side by side (Fig. 5), all there at once, and at LOAD of the rate of that."""
 CELL = ("model", "host", "wrong", "load", "seed")
-SHARES = (0, 9, 50, 100)
-"""Percent of the requests that are deterministic. 9 % is one of eleven."""
+SHARES = (9, 50, 100)
+"""Percent of the requests that are deterministic. 9 % is one of eleven. At 0 % every step is vLLM's
+own, which a test counts."""
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "rollback": {},
     "rollback, one step at a time": {"overlaps": False},
@@ -277,8 +278,8 @@ def write_checkpoint(folder: Path) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=192, help="of a load")
-    parser.add_argument("--loads", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=96, help="of a load")
+    parser.add_argument("--loads", type=int, default=4)
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "determinism-card.jsonl")
     parser.add_argument("--smoke", action="store_true", help="the least of every part")

@@ -137,7 +137,7 @@ def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
     assert describe_kernels(invariant) == f"{same} tree"
     assert describe_kernels({"batch_invariant": False, "max_logprob_difference": 0.0312}) == (
         "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
-        " request can give another tree; on a card, set batch_invariant"
+        " request can give another tree; ask for deterministic, or on a card set batch_invariant"
     )
     assert describe_kernels({}) is None
     counts = {"verified_tokens": 120, "rollbacks": 1, "recomputed_tokens": 14, "verify_passes": 8}
