@@ -40,6 +40,7 @@ from scripts.bench.determinism.card import make_jobs
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
+from scripts.bench.smoke import is_smoke, parse_arguments
 from scripts.card.results import KV_OPTION, Results, make_folder
 from scripts.lab.statistics import interval
 
@@ -133,7 +134,7 @@ async def _serve(total: int, percent: int, seed: int) -> dict[str, Any]:
 
 
 def build_requests(total: int, seed: int) -> list[ExtendRequest]:
-    codec, longest = _generator.codec, _generator.max_model_len
+    codec, longest = _generator.codec, 32 if is_smoke() else _generator.max_model_len
     vocabulary = codec.encode("0123456789+-=. What is the sum?")
     return [
         ExtendRequest(
@@ -320,13 +321,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=5.0, help="rounds end by then")
     parser.add_argument("--kv-bytes", **KV_OPTION)
     parser.add_argument("--output", type=Path, help="default: runs/determinism-PAIR")
-    parser.add_argument("--smoke", action="store_true", help="the least of every part")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, requests=2, alone=1, rounds=1)
     asked.pair = load_config({"pair": asked.pair}).pair
     if runs_on_cpu():
         asked.kv_bytes = min(asked.kv_bytes, 1 << 28)
-    if asked.smoke:
-        asked.requests, asked.alone, asked.rounds = 2, 1, 1
     folder = make_folder((asked.output or ROOT / "runs" / f"determinism-{asked.pair}").resolve())
     results = Results(folder / "determinism.json", asked.pair)
     measure(asked, results, file := folder / "runs.jsonl")

@@ -49,6 +49,7 @@ from scripts.bench.determinism.token_runner import VOCABULARY
 from scripts.bench.flashtts.shapes import QWEN25_1_5B, QWEN25_7B
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
+from scripts.bench.smoke import is_smoke, parse_arguments
 from scripts.lab.statistics import interval
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
@@ -166,29 +167,33 @@ def _others(plain: Served, served: Served) -> float:
     return median(b.latency_s for _, b in pairs) / median(a.latency_s for a, _ in pairs)
 
 
-def make_load(name: str, engine: PricedEngine, asked: argparse.Namespace, seed: int) -> list[Timed]:
+def make_load(name: str, engine: PricedEngine, requests: int, seed: int) -> list[Timed]:
     """The requests of a load: one of LOADS."""
     if name == "eleven":
-        draw, length = Random(seed), 16 if asked.smoke else CONTEXT // 4
+        draw, length = Random(seed), 16 if is_smoke() else CONTEXT // 4
         prompts = [tuple(draw.choices(range(VOCABULARY), k=64)) for _ in range(11)]
         return [Timed(prompt=p, seed=n, max_tokens=length) for n, p in enumerate(prompts)]
-    jobs = make_jobs(asked.requests, seed)
+    jobs = make_jobs(requests, seed)
     if name == "at once":
         return jobs
     makespan_s = engine.serve(flag(jobs, 0)).makespan_s
-    return make_jobs(asked.requests, seed, LOAD * asked.requests / makespan_s)
+    return make_jobs(requests, seed, LOAD * requests / makespan_s)
 
 
 def compare_ways(asked: argparse.Namespace, checkpoint: Path) -> None:
     """Add lines to the file of results for each engine, load and seed that it lacks."""
     known = {tuple(row[name] for name in CELL) for row in read_rows(asked.output)}
-    for seed, (model, host, wrong), load in product(asked.seeds, asked.cases, LOADS):
+    for seed, (model, host, wrong), load in product(
+        range(asked.loads), CASES[: 1 if is_smoke() else None], LOADS
+    ):
         if (cell := (model, host, wrong, load, seed)) in known:
             continue
         engine = build_engine(MODELS[model], checkpoint, error_rate=RATES[wrong])
         engine = replace(engine, host=HOSTS[host])
         about = dict(zip(CELL, cell, strict=True))
-        rows = [about | row for row in serve_ways(engine, make_load(load, engine, asked, seed))]
+        rows = [
+            about | row for row in serve_ways(engine, make_load(load, engine, asked.requests, seed))
+        ]
         with asked.output.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         print(*cell, flush=True)
@@ -282,33 +287,27 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=4)
     parser.add_argument("--part", choices=PARTS, action="append")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "determinism-card.jsonl")
-    parser.add_argument("--smoke", action="store_true", help="the least of every part")
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, requests=6, loads=1, output=Path("rows.jsonl"), part=[*PARTS])
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)
+    small = is_smoke()
+    models = {"7B": MODELS["7B"]} if small else MODELS
     found: dict[str, list[dict[str, Any]]] = {}
+    asked.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        parts, models, context, groups = asked.part or PARTS[:1], MODELS, LONG, GROUPS
-        asked.cases = CASES
-        if asked.smoke:
-            asked.requests, asked.loads, asked.output = 6, 1, Path(folder) / "rows.jsonl"
-            parts, models, context, groups = PARTS, {"7B": MODELS["7B"]}, 512, GROUPS[3:4]
-            asked.cases = CASES[:1]
-        asked.seeds = range(asked.loads)
-        asked.output.parent.mkdir(parents=True, exist_ok=True)
-        checkpoint = write_checkpoint(Path(folder))
+        checkpoint, parts = write_checkpoint(Path(folder)), asked.part or PARTS[:1]
         if "ways" in parts:
             compare_ways(asked, checkpoint)
             found["ways"] = summarize(read_rows(asked.output))
         for name, model in models.items():
             engine = build_engine(model, checkpoint, error_rate=RATES["often"])
             if "shapes" in parts:
-                jobs = make_load(LOADS[2], engine, asked, 0)
-                rows = [{"model": name, **row} for row in compare_shapes(engine, jobs, groups)]
-                found.setdefault("shapes", []).extend(rows)
+                jobs = make_load(LOADS[2], engine, asked.requests, 0)
+                shapes = compare_shapes(engine, jobs, GROUPS[3:4] if small else GROUPS)
+                found.setdefault("shapes", []).extend({"model": name, **row} for row in shapes)
             if "stalls" in parts:
-                stall = measure_stall(engine, context)
+                stall = measure_stall(engine, 512 if small else LONG)
                 found.setdefault("stalls", []).append({"model": name, **stall})
     for rows in found.values():
         print(format_table(list(rows[0]), [[_cell(v) for v in row.values()] for row in rows]))

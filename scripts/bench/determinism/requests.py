@@ -25,6 +25,7 @@ from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.scenario import Outcome, make_jobs, run_alone, run_loaded
 from scripts.bench.determinism.wide_model import make_wide_model
+from scripts.bench.smoke import parse_arguments
 
 GROUPED = PassShape(window=32, group=4, prefill_windows=4)
 SINGLE = PassShape(window=32)
@@ -64,7 +65,7 @@ FULL = Scale(
     ),
 )
 ASYNCHRONOUS = replace(
-    FULL, requests=32, max_tokens=200, loads=FULL.loads[-1:], draws=FULL.draws[2:]
+    FULL, requests=12, max_tokens=150, loads=FULL.loads[-1:], draws=FULL.draws[2:3]
 )
 QUICK = Scale(
     requests=6, max_tokens=52, loads=(6,), draws=((Kernels.BATCH, 1.0), (Kernels.ROW, 1.0))
@@ -77,9 +78,9 @@ def main() -> None:
     parser.add_argument(
         "--asynchronous",
         action="store_true",
-        help="schedule steps ahead, as on a card; half the requests, and longer ones (8 minutes)",
+        help="schedule steps ahead, as on a card; fewer and longer requests, 1 minute",
     )
-    asked = parser.parse_args()
+    asked = parse_arguments(parser, quick=True)
     quick = asked.quick
     scale = QUICK if quick else ASYNCHRONOUS if asked.asynchronous else FULL
     from flashedge.engine.vllm import compat

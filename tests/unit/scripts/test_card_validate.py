@@ -13,7 +13,7 @@ import pytest
 from flashedge.cli.doctor import BAD, GOOD
 from scripts.bench.engine.replayed_search import read_levels, read_run
 from scripts.bench.engine.served_pair import Server, build_command, find_served_pair
-from scripts.card import certainty, validate
+from scripts.card import certainty, determinism, validate
 from scripts.card.parts import (
     Part,
     Plan,
@@ -237,3 +237,18 @@ def test_a_part_waits_for_what_it_needs(plan: Plan) -> None:
     found = validate.read_result(plan, second)
     assert found is not None
     assert (found.status, found.figures) == ("passed", {"value": 1})
+
+
+def test_ways_of_determinism_are_compared_with_the_default_of_their_round() -> None:
+    def run(turn: int, way: str, speed: float) -> dict[str, Any]:
+        figures = dict.fromkeys(determinism.RATIOS, speed)
+        counters = {"stock_steps": 1, "shared_steps": 2, "rollbacks": 3, "recomputed_tokens": 4}
+        return {"round": turn, "percent": 50, "way": way, **figures, **counters}
+
+    runs = [run(0, "default", 10.0), run(0, "rollback", 8.0), run(0, "invariant kernels", 5.0)]
+    runs += [run(1, "default", 20.0), run(1, "rollback", 18.0)]
+    rollback, invariant = determinism.compare(runs)
+    assert (rollback["way"], rollback["rounds"], rollback["rollbacks"]) == ("rollback", 2, 6)
+    assert rollback["tokens_per_s"] == pytest.approx(0.85)
+    assert rollback["from"] == pytest.approx(0.8)
+    assert (invariant["rounds"], invariant["p50_s"]) == (1, 0.5)
