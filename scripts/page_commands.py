@@ -9,8 +9,9 @@ one after the other, which takes days: what succeeded is not repeated (runs/page
 commands with a word in CAPITALS, which the reader replaces, are left out. PATTERN: only commands
 that match this regular expression. The last line is JSON; the exit code is 1 if a command failed.
 
-A command is a line of a `sh` block or a text in backticks. After `git checkout REVISION` the
-commands of a block are those of that revision.
+A command is a part of a line of a `sh` block, or a text in backticks. After `git checkout REVISION`
+the commands of a block are those of that revision. `NOT_SMOKED` names the scripts that `--smoke`
+leaves out; the last line counts them.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import atexit
 import contextlib
 import importlib
 import io
+import itertools
 import json
 import os
 import re
@@ -32,7 +34,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from multiprocessing import forkserver
 from multiprocessing.util import _exit_function  # type: ignore[attr-defined]
 from pathlib import Path
@@ -43,7 +44,7 @@ from scripts.bench.smoke import ROOT
 
 KEPT = ROOT / "runs" / "page_commands"
 PRELOADED = ("flashedge.engine.vllm.pair", "flashedge.cli.main", "scripts.lab.benchmark.simulate")
-TOOLS = ("house_size", "live_picture", "record_run", "run_hashes", "screenshots")
+TOOLS = ("house_size", "live_picture", "record_run", "run_hashes", "screenshots", "vllm_seams")
 NOT_SMOKED: Mapping[str, str] = {
     **dict.fromkeys(
         ("scripts.architecture_page", "scripts.settings_page"), "run by tests/unit/docs"
@@ -63,7 +64,7 @@ NOT_SMOKED: Mapping[str, str] = {
         "tests/engine/test_determinism.py runs it with --quick",
     ),
     "scripts.bench.prefix_cache": "asks vLLM's handlers; tests/engine/test_prefix_cache.py does",
-    "scripts.bench.flashtts.simulated_here": "needs this machine's profile",
+    "scripts.bench.flashtts.simulated_here": "reads what ladder_real measured here",
     "scripts.bench.engine.replayed_search": "starts two vllm serve: half a minute",
     "scripts.bench.engine.level_gaps": "times real engines of two checkouts",
     **dict.fromkeys(
@@ -71,13 +72,17 @@ NOT_SMOKED: Mapping[str, str] = {
         "--rehearse runs it without a card, in minutes",
     ),
 }
-"""Scripts without `--smoke`, and why."""
+"""Scripts on pages that `--smoke` never starts, and why."""
 LIMIT_S = 300.0
 """A smoke run that takes longer failed."""
+GRACE_S = 10.0
+"""What a run that is ended has to stop its daemon."""
 AT_ONCE = 2
 _BLOCK = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
-_STARTS = ("python -m scripts", "bash scripts/", "flashedge ", "git show ", "git checkout ")
+_VENV = ".venv/bin/"
+STARTS = ("python -m scripts", "bash scripts/", "flashedge ", "git show ", "git checkout ")
+"""How a text begins that is a command."""
 _FILLED_IN = re.compile(r"(?<![\w-])[A-Z][A-Z_]+(?![\w=])")
 """A word that the reader replaces."""
 
@@ -132,23 +137,33 @@ def find_commands(page: str) -> Iterator[tuple[str | None, tuple[str, ...]]]:
     """Yield each command's revision and words, without variables and `taskset` before it."""
     for _, block in _BLOCK.findall(page):
         revision = None
-        for words in filter(None, map(split_words, join_lines(block))):
+        for words in itertools.chain.from_iterable(map(split_line, join_lines(block))):
             yield revision, words
             if words[:2] == ("git", "checkout") and len(words) == 3:
                 revision = words[2]
     for text in _INLINE.findall(_BLOCK.sub("", page)):
-        if text.startswith(_STARTS):
-            yield None, split_words(text)
+        if text.removeprefix(_VENV).startswith(STARTS):
+            for words in split_line(text):
+                yield None, words
 
 
-def split_words(line: str) -> tuple[str, ...]:
-    """The words of a line up to an operator of the shell."""
+def split_line(line: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each command of a line, without the files that it reads and writes."""
     line = re.sub(r"\[(--[^]]*)\]", r"\1", line)  # an option that may be left out
-    words = shlex.split(line, comments=True)
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        del words[0]
-    words = words[3:] if words[:1] == ["taskset"] else words
-    return tuple(takewhile(lambda word: word not in ("<", "|", "&&"), words))
+    lexer = shlex.shlex(re.sub(r"(?<=\s)2>", ">", line), posix=True, punctuation_chars=";&<>()")
+    lexer.whitespace_split = True
+    words: list[str] = []
+    for word in (*lexer, ";"):
+        if words and words[-1][0] in "<>":  # the file
+            del words[-1]
+        elif word == "|" or word[0] in ";&()":
+            while words and re.match(r"[A-Z_][A-Z0-9_]*=", words[0]):
+                del words[0]
+            if words := words[3:] if words[:1] == ["taskset"] else words:
+                yield (words[0].removeprefix(_VENV), *words[1:])
+            words = []
+        else:
+            words.append(word)
 
 
 def join_lines(block: str) -> Iterator[str]:
@@ -178,16 +193,31 @@ class _Accepted(BaseException):
 def find_fault(command: Command) -> str | None:
     """What is wrong with a command, without running it."""
     if command.revision is not None:
-        path = (command.module or "").replace(".", "/")
-        return _look_up(f"{command.revision}:{path}.py") if path else None
+        path = f"{command.revision}:{(command.module or '').replace('.', '/')}"
+        if not command.module or _look_up(f"{path}/__main__.py") is None:
+            return None
+        return _look_up(f"{path}.py")
     match command.words:
         case ("flashedge", *arguments):
             return _ask_flashedge(arguments)
-        case ("bash", file, *_) | ("pytest", file, *_) if not (ROOT / file).is_file():
+        case ("pytest", *words):
+            files = (word.partition("::")[0] for word in words if "/" in word and word[0] != "-")
+            return next((f"{file} does not exist" for file in files if not _exists(file)), None)
+        case ("bash", file, *_) if not _exists(file):
             return f"{file} does not exist"
-        case ("git", "show", place) | ("git", "checkout", place, *_):
+        case ("bash", file, *words) if not command.module:
+            source = (ROOT / file).read_text(encoding="utf-8")
+            options = (word for word in words if word[0] == "-" and word not in source)
+            return next((f"{file} has no {option}" for option in options), None)
+        case ("git", "checkout", place, "--", *files):
+            return next(filter(None, (_look_up(f"{place}:{file}") for file in files)), None)
+        case ("git", "show", place) | ("git", "checkout", place):
             return _look_up(place)
     return _ask_script(command) if command.module else None
+
+
+def _exists(name: str) -> bool:
+    return (ROOT / name).exists()
 
 
 def _ask_script(command: Command) -> str | None:
@@ -256,10 +286,10 @@ def _load_flashedge() -> Any:
 
 
 def _look_up(place: str) -> str | None:
-    """Whether the history has REVISION or REVISION:PATH. A shallow clone is not asked."""
+    """What the history lacks: REVISION or REVISION:PATH. A tree without all of it is not asked."""
     git = ("git", "-C", str(ROOT))
     asked = (*git, "rev-parse", "--is-shallow-repository")
-    if subprocess.run(asked, capture_output=True, check=True).stdout.strip() == b"true":
+    if subprocess.run(asked, capture_output=True, check=False).stdout.strip() != b"false":
         return None
     done = subprocess.run((*git, "cat-file", "-e", place), capture_output=True, check=False)
     return f"the history has no {place}" if done.returncode else None
@@ -275,13 +305,16 @@ class Run:
     command: Command
     cpu_s: float
     """Of the processes that it waited for."""
-    code: int
+    code: int | None
+    """None: it was ended after `LIMIT_S`."""
     log: Path
     """What it printed."""
 
     def find_fault(self) -> str | None:
         """Why it failed. The last line of a measurement must be JSON."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        if self.code is None:
+            return f"it took more than {LIMIT_S:.0f} s"
         if self.code:
             return f"exit code {self.code}: {lines[-1] if lines else 'it printed nothing'}"
         module, *words = (self.command.module, *self.command.arguments)
@@ -302,12 +335,14 @@ def is_script(command: Command) -> bool:
 
 
 def list_smokes(commands: Iterable[Command]) -> list[Command]:
-    """Commands that differ in more than numbers and names of files, which `--smoke` replaces."""
+    """Commands that differ in more than numbers, with or without their options, and names of files,
+    which `--smoke` replaces."""
     found: dict[tuple[str, ...], Command] = {}
     for command in commands:
         if not is_script(command) or command.module in NOT_SMOKED:
             continue
-        key = tuple(word for word in command.words if re.fullmatch(r"-.+|[a-z_+]+", word))
+        words = re.sub(r" -[-\w]+(?= \d)", "", str(command)).split()
+        key = tuple(word for word in words if re.fullmatch(r"-.+|[a-z_+]+", word))
         key = (str(command.module), *key)
         found.setdefault(key, command)
     return list(found.values())
@@ -324,30 +359,50 @@ def smoke(commands: Sequence[Command], logs: Path) -> Iterator[Run]:
         importlib.import_module(name)
     waiting = list(enumerate(commands))[::-1]
     running: dict[int, tuple[Command, float, Path]] = {}
-    while waiting or running:
-        while waiting and len(running) < AT_ONCE:
-            index, command = waiting.pop()
-            log = logs / f"{index}.log"
-            running[_fork(command, log)] = (command, time.monotonic(), log)
-        ended, status, used = os.wait4(-1, os.WNOHANG)
-        if ended in running:
-            command, _, log = running.pop(ended)
-            code = os.waitstatus_to_exitcode(status)
-            yield Run(command=command, cpu_s=used.ru_utime + used.ru_stime, code=code, log=log)
-        for process, (_, began, _) in running.items():
-            if time.monotonic() - began > LIMIT_S:
-                os.killpg(process, signal.SIGKILL)
-        if not ended:
-            time.sleep(0.05)
+    try:
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                index, command = waiting.pop()
+                log = logs / f"{index}.log"
+                running[fork(command, log)] = (command, time.monotonic(), log)
+            ended, status, used = os.wait4(-1, os.WNOHANG)
+            if ended in running:
+                command, _, log = running.pop(ended)
+                code = os.waitstatus_to_exitcode(status)
+                yield Run(command=command, cpu_s=used.ru_utime + used.ru_stime, code=code, log=log)
+            for process, (command, since, log) in list(running.items()):
+                if time.monotonic() - since > LIMIT_S:
+                    end([process])
+                    del running[process]
+                    yield Run(command=command, cpu_s=0.0, code=None, log=log)
+            if not ended:
+                time.sleep(0.05)
+    finally:
+        end(running)
 
 
-def _fork(command: Command, log: Path) -> int:
+def end(processes: Iterable[int]) -> None:
+    """End runs, which get `GRACE_S` to stop what they started."""
+    left, until = set(processes), time.monotonic() + GRACE_S
+    for process in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process, signal.SIGTERM)
+    while left and time.monotonic() < until:
+        left -= {process for process in left if os.waitpid(process, os.WNOHANG)[0]}
+        time.sleep(0.05)
+    for process in left:
+        os.killpg(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def fork(command: Command, log: Path) -> int:
     """Run a script in a process with what this one has imported. Returns the process's id."""
     if process := os.fork():
         return process
     code = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, _leave)
         atexit._clear()  # what this process has to tidy up at its end
         atexit.register(_exit_function)
         output = os.open(log, os.O_WRONLY | os.O_CREAT)
@@ -370,6 +425,12 @@ def _fork(command: Command, log: Path) -> int:
             atexit._run_exitfuncs()
             sys.stdout.flush()
         os._exit(code)
+
+
+def _leave(*_: object) -> NoReturn:
+    """What was started ends with this process."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit("it was ended")
 
 
 def run_long(commands: Sequence[Command], logs: Path) -> Iterator[Run]:
@@ -404,6 +465,7 @@ def main() -> None:
     faults: dict[str, str] = {}
     runs: Iterable[Run] = ()
     with tempfile.TemporaryDirectory(prefix="pages-") as folder:
+        left_out = len({each.module for each in commands} & NOT_SMOKED.keys())
         if asked.smoke:
             commands = list_smokes(commands)
             runs = smoke(commands, Path(folder))
@@ -421,7 +483,8 @@ def main() -> None:
                 print(run.log.read_text(encoding="utf-8", errors="replace")[-3000:], flush=True)
     for name, fault in faults.items():
         print(f"{name}\n  {fault}")
-    print(json.dumps({"commands": len(commands), "faults": faults}))
+    counts = {"commands": len(commands), **({"left_out": left_out} if asked.smoke else {})}
+    print(json.dumps({**counts, "faults": faults}))
     sys.exit(bool(faults))
 
 

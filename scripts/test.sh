@@ -38,7 +38,7 @@ failed=0
 # engines or a daemon are a group, which runs in one of them.
 run pytest -q -n 3 --dist loadgroup -m "${marks# and }" "$@" || failed=1
 if [[ $# = 0 && $marks != *"not engine"* ]]; then
-  run scripts.page_commands --smoke || failed=1 # every script that a page names
+  run scripts.page_commands --smoke || failed=1 # scripts that pages name
 fi
 printf '== mypy\n'
 wait $! || failed=1

@@ -107,7 +107,12 @@ def start_usual_daemon(config: Config) -> None:
         connect_ready(config).close()
         return
     process = control.start(config, {}, (sys.executable, "-m", SIMULATED))
-    atexit.register(process.terminate)
+
+    def stop() -> None:  # before the temporary folder, in which it writes, is removed
+        process.terminate()
+        process.wait()
+
+    atexit.register(stop)
     control.wait_ready(config, process)
 
 

@@ -21,7 +21,6 @@ from typing import Any
 import httpx
 
 from scripts.bench.daemon import DATA, read_problems, report, start_daemon
-from scripts.bench.smoke import parse_arguments
 
 CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 SEARCHES = ("beam-4", "best_of_n-4", "self_consistency-4", "mcts-4")
@@ -173,7 +172,7 @@ def format_reuse(found: Reuse) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--between", type=int, default=2, help="unrelated requests between turns")
-    options = parse_arguments(parser, between=1)
+    options = parser.parse_args()
     print("| conversation | between | cached/prompt, by turn | prompt found | answer found |")
     print("|---|---|---|---|---|")
     rows = []

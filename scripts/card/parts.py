@@ -178,12 +178,17 @@ def find_other_bits(figures: Figures) -> list[str]:
 
 
 def find_unequal_cases(figures: Figures) -> list[str]:
-    """Name the cases whose trees differ by more than kernels that are not bit-invariant explain."""
-    longest, cases = figures["invariant_tokens"], figures["cases"].values()
+    """Name the cases in which no memory moved, and those whose trees differ by more than kernels
+    that are not bit-invariant explain."""
+    longest = figures["invariant_tokens"]
     still = [
-        f"nothing was there to be compared: no {name.replace('_', ' ')}"
-        for name in ("split_moves", "offloads")
-        if not any(case[name] for case in cases)
+        f"{name}: {what}, by {figures['kv_memory']}"
+        for name, case in figures["cases"].items()
+        for count, what in (
+            ("split_moves", "the KV split never moved"),
+            ("offloads", "no KV was offloaded"),
+        )
+        if not case[count]
     ]
     return still + [
         f"{name}: {case['same']} of {case['runs']} trees are equal"
@@ -201,10 +206,12 @@ def find_unequal_rungs(figures: Figures) -> list[str]:
 
 
 def find_still_memory(figures: Figures) -> list[str]:
-    """Name engines that gave no memory back or took none, and count tokens that changed."""
+    """Name engines that gave no memory back or took none, and count tokens that changed. By its
+    share and by offloading, since an engine alone can offload."""
     found = [
-        f"the {engine} {verb} no memory: {figures['kv_memory'][engine]}"
-        for engine, moved in figures["moved_mib"].items()
+        f"the {engine} {verb} no memory {by}: {figures['kv_memory'][engine]}"
+        for key, by in (("moved_mib", "by its share"), ("offloaded_mib", "by offloading"))
+        for engine, moved in figures[key].items()
         for name, verb in (("unmapped", "gave back"), ("mapped", "took"))
         if not moved[name] > 0
     ]

@@ -39,7 +39,7 @@ _COMMAND = re.compile(
     r"""\bflashedge (?:solve|chat) (?:"([^"\\]*\d[^"\\]*)"|'([^'\\]*\d[^'\\]*)'|(\d+[-+*]\d+))"""
 )
 _FIELD = re.compile(r"""\\?"(?:problem|prompt|content)\\?": \\?"([^"\\{}]*\d[^"\\]*?)(?=\\?")""")
-_BLOCK = re.compile(r"^ *```(?:sh|bash|python|json|toml|)\n.*?^ *```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^ *```(?:sh|python|json|text|toml|)\n.*?^ *```$", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"\{(\d+) \+ \w+\}")
 
 

@@ -25,7 +25,6 @@ from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.scenario import Outcome, make_jobs, run_alone, run_loaded
 from scripts.bench.determinism.wide_model import make_wide_model
-from scripts.bench.smoke import is_smoke, parse_arguments
 
 GROUPED = PassShape(window=32, group=4, prefill_windows=4)
 SINGLE = PassShape(window=32)
@@ -80,11 +79,9 @@ def main() -> None:
         action="store_true",
         help="schedule steps ahead, as on a card; fewer and longer requests, 1 minute",
     )
-    asked = parse_arguments(parser, quick=True)
+    asked = parser.parse_args()
     quick = asked.quick
     scale = QUICK if quick else ASYNCHRONOUS if asked.asynchronous else FULL
-    if is_smoke():
-        scale = replace(QUICK, requests=2, draws=QUICK.draws[:1])
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)

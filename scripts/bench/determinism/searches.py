@@ -42,7 +42,6 @@ from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.load import disturb
 from scripts.bench.determinism.requests import SHAPES
-from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.virtual_run import IntegerGrader
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def main() -> None:
     parser.add_argument("--searches", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--kernels", nargs="+", default=list(Kernels), choices=list(Kernels))
     parser.add_argument("--quick", action="store_true", help="one run of each case, for CI")
-    arguments = parse_arguments(parser, quick=True)
+    arguments = parser.parse_args()
     from flashedge.engine.vllm import compat
 
     compat.prepare_environment(1)

@@ -48,7 +48,6 @@ from scripts.bench.engine.served_pair import (
     find_served_pair,
     serve,
 )
-from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import compare_seconds, rotate
 from scripts.lab.benchmark.lengths import load_trace
 
@@ -268,7 +267,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=4, help="problems")
     parser.add_argument("--kv-bytes", type=int, default=KV_BYTES, help="KV memory of each engine")
     parser.add_argument("--trees", type=Path, help="a folder for the searches' results")
-    asked = parse_arguments(parser, n=[4], runs=1)
+    asked = parser.parse_args()
     if asked.pair and not asked.problems:
         parser.error("--pair needs --problems")
     with tempfile.TemporaryDirectory(prefix="flashedge-replay-") as name, time_engines(Path(name)):

@@ -128,7 +128,10 @@ async def measure(asked: argparse.Namespace) -> None:
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await compare_case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
-    report(pair=asked.pair, problems=len(chosen), invariant_tokens=invariant, cases=cases)
+        engines = {"generator": here.pair.generator, "verifier": here.pair.verifier}
+        means = {name: engine.health().kv_memory for name, engine in engines.items()}
+    found = {"invariant_tokens": invariant, "kv_memory": means, "cases": cases}
+    report(pair=asked.pair, problems=len(chosen), **found)
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ Both engines fill their KV pools with distinct prompts. Then the generator's sha
 again, and both engines are offloaded (saved, dropped) and restored. After each step the script
 prints what each engine has mapped and given back since its start, and the resident memory of its
 process, which on a card is the host's. `kv_memory` says by what means memory moves, or why none
-does. The tokens of one request are compared throughout. The last line is JSON.
+does; `moved_mib` is what moved with the shares, `offloaded_mib` by offloading. The tokens of one
+request are compared throughout. The last line is JSON.
 """
 
 import argparse
@@ -23,16 +24,19 @@ from scripts.bench.flashtts.kv_rig import Rig, rig
 from scripts.bench.smoke import parse_arguments
 
 MIB = 1 << 20
+ENGINES = ("generator", "verifier")
+Row = dict[str, Any]
+"""What a step left, by engine."""
 MOVES = ("mapped", "unmapped")
 """Memory that an engine took, and gave back."""
 PROBLEM = Problem.from_text("Tom has 57 cards. Day 1: drops 44. How many cards has he?")
 
 
 async def measure(name: str, kv_bytes: int) -> None:
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     async with rig(kv_bytes, name) as here:
         generator, verifier = here.pair.generator, here.pair.verifier
-        engines: dict[str, VllmEngine] = {"generator": generator, "verifier": verifier}
+        engines: dict[str, VllmEngine] = dict(zip(ENGINES, (generator, verifier), strict=True))
 
         async def add_row(step: str, action: Awaitable[Any] | None = None) -> None:
             clock = asyncio.get_running_loop().time
@@ -56,8 +60,10 @@ async def measure(name: str, kv_bytes: int) -> None:
         await add_row("both filled", asyncio.gather(fill_generator(here), fill_verifier(here)))
         for share in (0.5, 0.25, 0.1, 0.9, 0.5):
             await add_row(f"generator has {share:.2f}", divide(here, share))
+        moved_mib = subtract(rows[1], rows[-1])
         same = [await draw_tokens(here) == expected]
         await add_row("filled again", asyncio.gather(fill_generator(here), fill_verifier(here)))
+        filled = rows[-1]
         await add_row("generator offloaded", generator.offload())
         await add_row("verifier offloaded too", verifier.offload())
         await add_row("verifier restored", verifier.restore())
@@ -66,18 +72,20 @@ async def measure(name: str, kv_bytes: int) -> None:
         await add_row("generator's KV dropped", generator.offload(keep=False))
         await add_row("generator restored, empty", generator.restore())
         same.append(await draw_tokens(here) == expected)
-        moved_mib = {
-            name: {m: rows[-1][name][m] - rows[0][name][m] for m in MOVES} for name in engines
-        }
         means = {name: engine.health().kv_memory for name, engine in engines.items()}
     report(
         pair=name,
         kv_mib=kv_bytes / MIB,
         kv_memory=means,
         moved_mib=moved_mib,
+        offloaded_mib=subtract(filled, rows[-1]),
         rows=rows,
         tokens_identical=same,
     )
+
+
+def subtract(before: Row, after: Row) -> dict[str, dict[str, float]]:
+    return {name: {m: after[name][m] - before[name][m] for m in MOVES} for name in ENGINES}
 
 
 async def divide(here: Rig, share: float) -> None:

@@ -45,7 +45,6 @@ from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import drive_search, rig
 from scripts.bench.flashtts.ladder_real import digest_tree, open_records
 from scripts.bench.flashtts.study import run_in_parallel
-from scripts.bench.smoke import parse_arguments
 from scripts.lab.benchmark.ladder import ALL
 from scripts.lab.benchmark.live import LiveRun, compare_runs, parse_budget
 from scripts.lab.benchmark.virtual_run import Setup, VirtualRun, simulate_run
@@ -200,7 +199,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="beam", help="that the ladder was climbed with")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--problems", type=int, default=20, help="at most")
-    asked = parse_arguments(parser)
+    asked = parser.parse_args()
     with open_records(asked.ladder, asked.strategy) as kept:
         real = [run for run in kept.records.values() if run.problem < asked.problems]
     if not real:

@@ -9,7 +9,7 @@ product's driver, queue, admission and board in virtual time:
 - chains of thought, which probes may end. PROBED: what `scripts.bench.certainty.score --add probes`
   has made of such samples. What a probe adds to the path before it writes costs nothing here
 - MCTS with 16 rollouts. TREES: what `scripts.bench.mcts.record` has made; steps have the lengths of
-  Qwen2.5-Math, as in `scripts.bench.mcts.boosting`
+  Qwen2.5-Math, as in `scripts.bench.mcts.equal_parallelism`
 
 Lengths and answers are the recorded ones. The length of a path is forecast alike for all, as paths
 of other problems are distributed (of chains: as the other answers to the problems are). Votes and

@@ -112,11 +112,13 @@ def test_what_counts_as_passed() -> None:
     names = ("runs", "same", "chose_same", "differ_from_tokens")
     counts = {"chosen": (2, 1, 1, 600), "early": (2, 1, 2, 512)}
     counts |= {"late": (2, 1, 2, 513), "equal": (2, 2, 2, 0)}
-    moves = {"split_moves": 3, "offloads": 0}
+    moves = {"split_moves": 3, "offloads": 1}
     cases = {name: {**dict(zip(names, of, strict=True)), **moves} for name, of in counts.items()}
-    unequal = find_unequal_cases({"invariant_tokens": 512, "cases": cases})
+    cases["late"]["offloads"] = 0
+    figures = {"invariant_tokens": 512, "kv_memory": "own", "cases": cases}
+    unequal = find_unequal_cases(figures)
     assert unequal[1:] == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
-    assert unequal[0] == "nothing was there to be compared: no offloads"
+    assert unequal[0] == "late: no KV was offloaded, by own"
     rungs = [{"rung": "+P", "n": 8, "same_trees": 0.5}, {"rung": "stock", "n": 8, "same_trees": 1}]
     assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
 
@@ -125,12 +127,14 @@ def test_memory_that_stands_still_fails() -> None:
     moves, stands = {"mapped": 8.0, "unmapped": 8.0}, {"mapped": 0.0, "unmapped": 0.0}
     both = {"generator": moves, "verifier": moves}
     how = {"kv_memory": {"generator": "os", "verifier": "torch"}, "tokens_identical": [True]}
-    assert not find_still_memory({**how, "moved_mib": both})
-    assert find_still_memory({**how, "moved_mib": {**both, "verifier": stands}}) == [
-        "the verifier gave back no memory: torch",
-        "the verifier took no memory: torch",
-    ]
-    changed = {**how, "tokens_identical": [True, False], "moved_mib": both}
+    how |= {"moved_mib": both, "offloaded_mib": both}
+    assert not find_still_memory(how)
+    for key, by in (("moved_mib", "its share"), ("offloaded_mib", "offloading")):
+        assert find_still_memory({**how, key: {**both, "verifier": stands}}) == [
+            f"the verifier gave back no memory by {by}: torch",
+            f"the verifier took no memory by {by}: torch",
+        ]
+    changed = {**how, "tokens_identical": [True, False]}
     assert find_still_memory(changed) == ["the tokens changed 1 times"]
 
 
@@ -151,6 +155,14 @@ def test_every_part_runs_a_module_that_is_there(tmp_path: Path, rehearse: bool) 
         module = part.command[2]
         if module.startswith("scripts."):
             assert (ROOT / f"{module.replace('.', '/')}.py").exists(), part.name
+
+
+def test_the_pair_asked_for_is_measured(plan: Plan) -> None:
+    """By all parts but those that the page names."""
+    without = {"doctor", "engine tests", "faults"}
+    for part in list_parts(replace(plan, pair="another", rehearse=False)):
+        named = dict(zip(part.command, part.command[1:], strict=False)).get("--pair")
+        assert named == (None if part.name in without else "another"), part.name
 
 
 def test_vllm_serves_with_its_own_defaults(tmp_path: Path) -> None:
