@@ -90,9 +90,14 @@ def test_a_command_that_would_fail_is_found(line: str) -> None:
 
 def test_commands_that_smoke_alike_run_once() -> None:
     lines = ("card --loads 2", "card", "card --part ways", "requests --asynchronous")
+    itself = ("python", "-m", "scripts.page_commands")
     words = [("python", "-m", *f"scripts.bench.determinism.{line}".split()) for line in lines]
-    commands = [Command(page="page", words=each) for each in (*words, ("flashedge", "runs"))]
-    assert list_smokes(commands) == [commands[0], commands[2]], "requests is left out"
+    commands = [
+        Command(page="page", words=each) for each in (*words, itself, ("flashedge", "runs"))
+    ]
+    assert list_smokes(commands) == [commands[0], commands[2]], (
+        "requests and this program are left out"
+    )
 
 
 def test_smoke_replaces_what_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
