@@ -17,8 +17,16 @@ import flashedge
 from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import make_scheduler
+from scripts.bench.flashtts.truncation_real import TruncatingScheduler
 from tests.support.replay_machine import BLOCK, Machine, ScoreMachine
-from tests.support.search_machine import RULES, DraftingMachine, SearchMachine, SlotMachine
+from tests.support.search_machine import (
+    RULES,
+    DraftingMachine,
+    Search,
+    SearchMachine,
+    SlotMachine,
+    Step,
+)
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
@@ -115,6 +123,31 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
     often = ("kept_steps", "paused", "dropped_kv", "preemptions", "aborted")
     assert all(found[name] > SCHEDULES // 2 for name in often), found
     assert (found["overlapping"] > SCHEDULES) == is_async
+
+
+class TruncatingMachine(SearchMachine):
+    deterministic, client = 0.0, "0.85"
+
+    def _add(self, search: Search, step: Step) -> None:
+        name = f"step{len(self._steps)}"
+        super()._add(search, step)
+        job = self.scheduler.drafts._jobs.get(name)
+        if job is not None and job.start < 0:
+            step.copied = tuple(job.request.prompt_token_ids[len(step.path) :])
+            self.counters["copied"] += 1
+
+
+def test_random_searches_whose_steps_begin_with_tokens_of_their_siblings() -> None:
+    """What comes behind the copied tokens is what the step's own seed draws, to the step's end."""
+    found, schedules = Counter[str](), SCHEDULES // 3
+    for seed in range(schedules):
+        start = draw_search_start(Random(seed), (4, 16))
+        start = partial(start, scheduler_class=TruncatingScheduler)
+        machine = TruncatingMachine(start, seed, is_async=False)
+        run_named(machine, seed)
+        found.update(machine.counters)
+    often = ("copied", "kept_steps", "preemptions", "aborted")
+    assert all(found[name] > schedules // 2 for name in often), found
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -16,6 +16,7 @@ import numpy as np
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARY,
+    CLIENT,
     DETERMINISTIC,
     LOGPROBS,
     PROGRAM,
@@ -76,6 +77,8 @@ class Step:
     seed: int
     children: tuple[int, ...]
     max_tokens: int
+    copied: tuple[int, ...] = ()
+    """Tokens of another step with which it begins."""
     tokens: list[int] = field(default_factory=list)
     is_over: bool = False
     is_lost: bool = False
@@ -95,6 +98,7 @@ class SearchMachine(SchedulerMachine):
     deterministic = 0.2
     drafted = 0.0
     """How many of the requests may have drafted tokens."""
+    client: str | None = None
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
         super().__init__(start, seed, is_async=is_async)
@@ -153,7 +157,7 @@ class SearchMachine(SchedulerMachine):
         args = {"seed": step.seed, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
         args |= {BOUNDARY: RULE, LOGPROBS: True, DETERMINISTIC: search.deterministic}
         args |= {PROGRAM: search.name, TOKEN_DRAFTS: self.draw.random() < self.drafted}
-        args["continuation"] = after.to_json()
+        args |= {CLIENT: self.client, "continuation": after.to_json()}
         room = self.scheduler.max_model_len - len(step.path)
         params = SamplingParams(
             max_tokens=min(step.max_tokens, room),
@@ -220,7 +224,8 @@ class SearchMachine(SchedulerMachine):
         step.tokens += found.new_token_ids
         step.is_over = found.finish_reason is not None
         longest = self.scheduler.max_model_len
-        expected = draw_path(step.path, step.seed, step.max_tokens, longest, {STOP, *ENDS})
+        path, left = (*step.path, *step.copied), step.max_tokens - len(step.copied)
+        expected = [*step.copied, *draw_path(path, step.seed, left, longest, {STOP, *ENDS})]
         known = expected if step.is_over else expected[: len(step.tokens)]
         assert step.tokens == known, "a token was lost, or is wrong"
 

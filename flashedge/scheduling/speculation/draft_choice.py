@@ -120,7 +120,7 @@ class DraftGains:
         best, chosen = 0.0, CERTAIN
         for least in LEAST_CHANCES:
             saved, wasted = self._counts.get((_sort_width(width), least), (0.0, 0.0))
-            if least == 0.0:  # as if half of all children were drafted, one a beam not in vain
+            if least == 0.0:  # as if half of a beam's other children were drafted in vain
                 saved += ASSUMED_STEPS
                 wasted += ASSUMED_STEPS * width * (branching - 1) / 2
             gain = saved * step_s - MARGIN * wasted * view.sequence_s * runs

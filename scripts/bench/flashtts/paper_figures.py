@@ -15,34 +15,31 @@
 `speculation` are those of MATH level 5, those of `memory` and `order` the longest of 100 of MATH:
 their paths have some 800 tokens. All arms of a problem have its seed. What is compared is given as
 the mean over problems of the ratio on the same problem, with its 95 % bootstrap interval. Each run
-is written to --out when it ends, and a run that is there is not repeated. The last line is JSON.
+is written to --out when it ends, and a run that is there is not repeated; the tables have all runs
+that are there. The last line is JSON.
 
-The paper's speculation is not the product's. `PaperSpeculator` fills the slots that finished beams
-leave in the batch, as many as there were, those of the highest M_i first, whatever that costs. With
-R a child without a draft of its own begins with a part of the draft of its sibling, child 0: so its
-tree depends on what was drafted, and its gains compare different work.
+The paper's rules that the product has not are `paper_rules`.
 
-Ref: arXiv 2509.00195 §4.1 (Algorithm 1, line 19), §4.3, §6.
+Ref: arXiv 2509.00195 §4.3, §6.
 """
 
 import argparse
 import json
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from random import Random
-from statistics import NormalDist, mean
-from typing import Any, cast
+from statistics import mean
+from typing import Any
 
-from flashedge.engine.base import ExtendRequest
 from flashedge.errors import ConfigError
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Ordering
-from flashedge.runtime.kv.manager import KvManager
 from flashedge.scheduling.costs import RooflineCurve, count_flops
-from flashedge.scheduling.kv.split import EngineRole, KvMemory, KvSplit
+from flashedge.scheduling.kv.split import KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from flashedge.scheduling.prefix_order import (
     Order,
@@ -51,91 +48,33 @@ from flashedge.scheduling.prefix_order import (
     order_by_prefix,
     order_by_sweep,
 )
-from flashedge.scheduling.speculation.draft_board import DraftBoard, DraftPlan
-from flashedge.scheduling.speculation.draft_choice import BINS, BatchView, Kind
-from flashedge.scheduling.speculation.drafts import Beam
-from flashedge.search.tree import Tree, mix64
+from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import digest_tree
 from scripts.bench.flashtts.orders import random_order, scattered_order
+from scripts.bench.flashtts.paper_rules import (
+    LimitingManager,
+    PaperBoard,
+    PaperSpeculator,
+    count_new_tokens,
+)
 from scripts.bench.flashtts.study import OUTPUT, PAIRS, build_cell, format_table
 from scripts.bench.smoke import is_smoke, parse_arguments
 from scripts.lab.benchmark.devices import OVERHEADS, find_card
 from scripts.lab.benchmark.ladder import SUFFIX, Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
-from scripts.lab.sim.generator import SimSpeculator
-from scripts.lab.sim.scheduler import SimSequence, Slice
+from scripts.lab.sim.scheduler import Slice
 from scripts.lab.statistics import interval
 
 PAIR = "1.5B+1.5B"
+ALL = 100
+"""Problems of MATH that there are samples of."""
 PATH_TOKENS, CONTEXT = 2048, 2304
 """Most tokens of a path, and of prompt and path, where memory is short: each engine has to hold one
 of full length."""
-SPREAD = 0.1
-"""Standard deviation of the share that a duplicate keeps. The paper gives none."""
-
-# ---------------------------------------------------------------- the paper's speculation
-
-
-class _PaperChoice:
-    """Stands for `DraftGains` and `RequestRates`: every draft is worth a slot, and the higher M_i
-    the sooner."""
-
-    def note(self, *counted: Any, **flags: Any) -> None: ...
-
-    def choose_least_chance(self, *level: Any) -> float:
-        return 0.0
-
-    def find(self, kind: Kind) -> float:
-        return kind[1] / (BINS + 1)
-
-
-class PaperBoard(DraftBoard):
-    """Keeps the batch as large as the level was."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._gains = self._rates = cast("Any", _PaperChoice())
-
-    def plan(self, view: BatchView) -> DraftPlan:
-        levels = (level for level in self._levels.values() if not level.is_decided)
-        width = max((level.generating + len(level.ended) for level in levels), default=0)
-        return super().plan(replace(view, max_running=min(view.max_running, width)))
-
-
-class PaperSpeculator(SimSpeculator):
-    slots = DraftBoard
-    ratio: float | None = None
-    """The mean of R. None: every child begins with its own draft or with nothing."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.board = self.slots()
-
-    def add_beam(
-        self, request: ExtendRequest, sequence: SimSequence
-    ) -> tuple[Beam | None, list[tuple[int, float]]]:
-        beam, drafted = super().add_beam(request, sequence)
-        if drafted or beam is None or self.ratio is None:
-            return beam, drafted
-        for level in self.board._list_levels(beam.continuation.run):
-            parent = level.beams.get(request.token_ids)
-            if parent is not None and parent.drafts and (first := parent.drafts[0]).token_ids:
-                size = truncate_draft(len(first.token_ids), self.ratio, request.seed)
-                sequence.tokens += first.token_ids[:size]
-                beam.adopted = size
-                drafted = list(zip(first.token_ids, first.logprobs, strict=True))[:size]
-        return beam, drafted
-
-
-def truncate_draft(length: int, ratio: float, seed: int) -> int:
-    """How many tokens of its sibling's draft a duplicate keeps: a share drawn around `ratio`. At
-    least one token is its own."""
-    share = NormalDist(ratio, SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
-    return min(length - 1, round(length * min(1.0, max(0.0, share))))
-
 
 # ---------------------------------------------------------------- what is run
 
@@ -158,17 +97,6 @@ DRAFTED = replace(MEMORY, speculation=True)
 def draft_as(slots: type[DraftBoard], ratio: float | None) -> Arm:
     kind = type("PaperSpeculator", (PaperSpeculator,), {"slots": slots, "ratio": ratio})
     return Arm(optimizations=DRAFTED, setup={"speculator": kind})
-
-
-class LimitingManager(KvManager):
-    """Sets B_dec and B_pre of the chosen split as the most sequences of a step, as Eq. 1 has it."""
-
-    def choose_split(self, load: Workload) -> KvSplit:
-        split = super().choose_split(load)
-        engines = cast("Any", self.mover._engines)
-        engines[EngineRole.GENERATOR]._scheduler.max_num_seqs = max(1, split.decode_batch)
-        engines[EngineRole.VERIFIER]._scheduler.max_num_seqs = max(1, split.prefill_batch)
-        return split
 
 
 ARMS: Mapping[str, Mapping[str, Arm]] = {
@@ -208,17 +136,26 @@ class Cell:
     gb: float | None = None
     """KV of both engines together. None: what the card has."""
     problems: int
+    """How many are run: the first ones of `list_rows`."""
 
     def build_bench(self) -> Bench:
         fields = {"strategy": self.strategy, "overheads": OVERHEADS[self.overheads]}
         if self.study in ("searches", "speculation"):
             return build_cell(PAIR, "aime", self.n, problems=self.problems, **fields)
-        bench = build_cell(PAIR, "math", self.n, problems=100, **fields)
+        bench = build_cell(PAIR, "math", self.n, problems=ALL, **fields)
         setup = replace(bench.setup, limits=(CONTEXT, CONTEXT))
         if self.gb is not None:
             setup = replace(setup, kv_bytes=round(self.gb * 1e9))
         search = replace(bench.search, max_path_tokens=PATH_TOKENS)
-        return replace(bench, setup=setup, search=search, rows=bench.rows[-self.problems :])
+        return replace(bench, setup=setup, search=search)
+
+    def list_rows(self) -> tuple[int, ...]:
+        """All problems in one order, so that more of them begin with the same ones: the longest
+        first where memory is short, else few that are spread over the lengths, then more."""
+        if self.study in ("memory", "order"):
+            return self.build_bench().rows[::-1]
+        few = (replace(self, problems=count).build_bench().rows for count in (4, 8, ALL))
+        return tuple(dict.fromkeys(chain(*few)))
 
 
 def list_cells() -> Iterator[Cell]:
@@ -227,7 +164,7 @@ def list_cells() -> Iterator[Cell]:
             yield Cell(study="searches", strategy=strategy, n=n, problems=problems)
     for n, overheads, problems in (
         (16, "typical", 25),
-        (64, "typical", 8),
+        (64, "typical", 12),
         (256, "typical", 3),
         (16, "low", 8),
         (64, "low", 4),
@@ -292,6 +229,7 @@ class BusyCard:
         self._flops, self._shapes = flops, shapes
         self._level: list[tuple[float, float, int]] = []
         self._sums: dict[str, list[float]] = {}
+        self._most: dict[str, int] = {}
 
     def note(self, engine: str, batch: tuple[Slice, ...], took_s: float) -> None:
         flops = sum(count_flops(self._shapes[engine], work.context, work.new) for work in batch)
@@ -311,13 +249,18 @@ class BusyCard:
     def _add(self, part: str, steps: Iterable[tuple[float, float, int]]) -> None:
         sums = self._sums.setdefault(part, [0.0, 0.0, 0.0])
         for busy_s, took_s, sequences in steps:
+            self._most[part] = max(sequences, self._most.get(part, 0))
             for i, value in enumerate((busy_s, took_s, sequences * took_s)):
                 sums[i] += value
 
     def summarize(self) -> dict[str, dict[str, float]]:
-        """Share of peak FLOP/s, and sequences, as means over time."""
+        """Share of peak FLOP/s, and sequences, as means over time; the largest batch."""
         return {
-            part: {"utilization": busy_s / took_s, "sequences": sequences / took_s}
+            part: {
+                "utilization": busy_s / took_s,
+                "sequences": sequences / took_s,
+                "most_sequences": self._most[part],
+            }
             for part, (busy_s, took_s, sequences) in self._sums.items()
             if took_s
         }
@@ -339,7 +282,7 @@ def measure_orders(tree: Tree, bench: Bench, row: int) -> dict[str, list[float]]
         "prefix": order_by_prefix(paths),
         "arrival": order_by_arrival(paths),
         "random": random_order(paths, Random(row)),
-        "worst": scattered_order(paths),
+        "scattered": scattered_order(paths),
     }
     token_mb = bench.setup.generator.kv_bytes_per_token / 1e6
     prompt = bench.trace.rows[row].prompt_tokens
@@ -421,21 +364,23 @@ def tabulate_phases() -> tuple[list[str], dict[str, Any]]:
 
 # ---------------------------------------------------------------- the tables
 
-Runs = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Arm -> figures of each problem."""
+Arms = Mapping[str, Mapping[int, Mapping[str, Any]]]
+"""Arm -> problem -> figures. An arm may have fewer problems than others."""
 
 
 def compare(
-    ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], name: str = "goodput"
+    ours: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]], name: str
 ) -> str:
-    """A figure over that of the base, with its interval."""
-    ratios = [a[name] / b[name] for a, b in zip(ours, base, strict=True)]
+    """A figure over that of the base on the same problem, with its interval."""
+    ratios = [run[name] / base[row][name] for row, run in ours.items() if row in base]
+    if not ratios:
+        return "–"
     return "{:.2f} ({:.2f}–{:.2f})".format(mean(ratios), *interval(ratios))
 
 
-def average(runs: Sequence[Mapping[str, Any]], *names: str) -> float:
+def average(runs: Mapping[int, Mapping[str, Any]], *names: str) -> float:
     found: list[float] = []
-    for run in runs:
+    for run in runs.values():
         value: Any = run
         for name in names:
             value = value[name]
@@ -443,23 +388,38 @@ def average(runs: Sequence[Mapping[str, Any]], *names: str) -> float:
     return mean(found)
 
 
-def count_same(ours: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]) -> str:
-    return f"{sum(a['tree'] == b['tree'] for a, b in zip(ours, base, strict=True))} of {len(ours)}"
+def count_same(ours: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]]) -> str:
+    same = [run["tree"] == base[row]["tree"] for row, run in ours.items() if row in base]
+    return f"{sum(same)} of {len(same)}"
 
 
-def tabulate(study: str, cells: Mapping[Cell, Runs]) -> str:
+def compare_with_exact(name: str, arms: Arms) -> tuple[str, str]:
+    """Tokens a second of an arm with R over the same drafts without R: all, and the new ones."""
+    if "R =" not in name:
+        return "–", "–"
+    exact = arms[name.partition(",")[0]]
+    new = {
+        row: {"tokens_per_s": count_new_tokens(run, exact[row]) / run["seconds"]}
+        for row, run in arms[name].items()
+        if row in exact
+    }
+    return compare(arms[name], exact, "tokens_per_s"), compare(new, exact, "tokens_per_s")
+
+
+def tabulate(study: str, cells: Mapping[Cell, Arms]) -> str:
     """A table of the cells of one study."""
     rows: list[tuple[object, ...]] = []
     head: tuple[str, ...] = ()
     for cell, runs in cells.items():
-        problems = len(next(iter(runs.values())))
         if study == "searches":
-            head = ("search", "n", "over whole paths", "over a prefix cache", "same trees")
+            head = ("search", "n", "problems", "over whole paths", "over a prefix cache")
+            head += ("same trees",)
             ours, whole, cached = runs["P+M+S"], runs["whole paths"], runs["prefix cache"]
-            gains = compare(ours, whole), compare(ours, cached)
-            rows.append((cell.strategy, cell.n, *gains, count_same(ours, whole)))
+            gains = compare(ours, whole, "goodput"), compare(ours, cached, "goodput")
+            rows.append((cell.strategy, cell.n, len(ours), *gains, count_same(ours, whole)))
         elif study == "speculation":
-            head = ("n", "overheads", "drafts", "goodput over none", "tokens of a tree a second")
+            head = ("n", "overheads", "problems", "drafts", "goodput over none")
+            head += ("tokens of a tree a second over none", "over exact drafts", "new ones alone")
             head += (
                 "tokens a path",
                 "steps with a draft",
@@ -471,9 +431,11 @@ def tabulate(study: str, cells: Mapping[Cell, Runs]) -> str:
                 (
                     cell.n,
                     cell.overheads,
+                    len(arm),
                     name,
-                    compare(arm, runs["none"]),
+                    compare(arm, runs["none"], "goodput"),
                     compare(arm, runs["none"], "tokens_per_s"),
+                    *compare_with_exact(name, runs),
                     round(average(arm, "path_tokens")),
                     f"{average(arm, 'kept_steps'):.0%}",
                     f"{average(arm, 'drawn_tokens') / (average(arm, 'kept_tokens') or 1):.1f}",
@@ -489,6 +451,7 @@ def tabulate(study: str, cells: Mapping[Cell, Runs]) -> str:
                     count_same(arm, runs["none"]),
                 )
                 for name, arm in runs.items()
+                if arm
             ]
         elif study == "memory":
             head = ("n", "KV, GB", "problems", "tokens a path", "arm", "goodput over arrival order")
@@ -498,22 +461,24 @@ def tabulate(study: str, cells: Mapping[Cell, Runs]) -> str:
                 (
                     cell.n,
                     cell.gb,
-                    problems,
+                    len(arm),
                     round(average(arm, "path_tokens")),
                     name,
-                    compare(arm, runs["arrival"]),
-                    compare(arm, runs["random"]),
-                    compare(arm, runs["order+split"]),
+                    *(
+                        compare(arm, runs[base], "goodput")
+                        for base in ("arrival", "random", "order+split")
+                    ),
                     f"{average(arm, 'reuse'):.0%}",
                     f"{average(arm, 'preemptions'):.0f}",
                     f"{average(arm, 'moves'):.0f}",
                     count_same(arm, runs["arrival"]),
                 )
                 for name, arm in runs.items()
+                if arm
             ]
         else:
             head = (f"order, n = {cell.n}", *(f"MB of {k} in four paths" for k in (1, 2, 3, 4)))
-            each = [run["orders"] for run in runs["any"]]
+            each = [run["orders"] for run in runs["any"].values()]
             for name in each[0]:
                 values = [[orders[name][k] for orders in each] for k in range(4)]
                 ends = ("{:.0f} ({:.0f}–{:.0f})".format(mean(v), *interval(v)) for v in values)
@@ -541,29 +506,27 @@ def main() -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     known, figures, tables = read_runs(out), dict[str, Any](), list[str]()
     for study in (name for name in ARMS if name in args.only):
-        found: dict[Cell, dict[str, list[dict[str, Any]]]] = {}
+        found: dict[Cell, dict[str, dict[int, dict[str, Any]]]] = {}
         for cell in cells:
             if cell.study != study or (args.n and cell.n not in args.n):
                 continue
-            for row in cell.build_bench().rows:
-                runs = {}
+            for place, row in enumerate(cell.list_rows()):
                 for name in ARMS[study]:
                     key = repr((replace(cell, problems=0), name, row))
-                    if key not in known and time.monotonic() < end:
+                    if key not in known and place < cell.problems and time.monotonic() < end:
                         known[key] = run_case(cell, name, row)
                         with out.open("a", encoding="utf-8") as lines:
                             lines.write(json.dumps([key, known[key]]) + "\n")
                     if key in known:
                         tokens_per_s = known[key]["tokens"] / known[key]["seconds"]
-                        runs[name] = {**known[key], "tokens_per_s": tokens_per_s}
-                if len(runs) == len(ARMS[study]):  # else cut by --minutes
-                    for name, run in runs.items():
-                        found.setdefault(cell, {}).setdefault(name, []).append(run)
+                        run = {**known[key], "tokens_per_s": tokens_per_s}
+                        found.setdefault(cell, {name: {} for name in ARMS[study]})[name][row] = run
         if found:
             tables.append(tabulate(study, found))
             figures[study] = {
                 repr(cell): {
-                    name: [round(r["goodput"], 3) for r in arm] for name, arm in runs.items()
+                    name: {row: round(run["goodput"], 3) for row, run in arm.items()}
+                    for name, arm in runs.items()
                 }
                 for cell, runs in found.items()
             }

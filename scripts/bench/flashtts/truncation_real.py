@@ -6,11 +6,13 @@ In the paper (Algorithm 1, line 19) a duplicate of a kept beam begins with a par
 sibling has drafted. The product's drafts are exact: a child begins with its own draft or with
 nothing. Here `TruncatingScheduler` does what the paper says where a child has no draft of its own,
 and drafts whatever it can, as the product does not. So a path depends on what its sibling had
-drafted when it was requested, which is a matter of time.
+drafted when it was requested, which is a matter of time. What it copies counts as tokens of the
+tree, though nobody computes it twice; so the new tokens are given, too.
 
 Beam searches (4 children) over held-out problems, in three ways: no drafts, exact drafts, and R.
 Each problem and seed in every way, one after the other. What is compared needs no quiet machine:
-the tokens of the tree for each of the generator's engine steps, and whether the answer is right.
+the tokens of the tree for each of the generator's engine steps (on a CPU a step with drafts takes
+longer), and whether the answer is right.
 Ratios and differences are means over problems with 95 % bootstrap intervals. Each run is written to
 --out when it ends, and a run that is there is not repeated. The last line is JSON.
 """
@@ -20,7 +22,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any, cast
@@ -29,6 +31,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request as VllmRequest
 
 from flashedge.engine.vllm.inside.keys import BOUNDARY, CLIENT, read_args
+from flashedge.engine.vllm.inside.scheduler import StepBoundaries, _end_at_boundary
 from flashedge.engine.vllm.inside.speculation import make_output
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.validation import Request
@@ -36,7 +39,7 @@ from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import rig
 from scripts.bench.flashtts.ladder_real import digest_tree
-from scripts.bench.flashtts.paper_figures import truncate_draft
+from scripts.bench.flashtts.paper_rules import copy_draft, count_new_tokens
 from scripts.bench.flashtts.study import OUTPUT, format_table
 from scripts.bench.smoke import parse_arguments
 from scripts.bench.turns import rotate
@@ -50,11 +53,29 @@ WAYS = {"none": (OFF, ""), "exact": (DRAFTED, ""), "R": (DRAFTED, "0.85")}
 """Switches, and the client of the searches: its name is R."""
 
 
+class _Boundaries(StepBoundaries):
+    """Ends steps whose first tokens stand in the prompt."""
+
+    def append(
+        self, request: VllmRequest, token_ids: list[int], append: Callable[..., Any]
+    ) -> tuple[list[int], bool]:
+        start, name = self._locate_step(request)
+        if start >= 0 or request.num_output_tokens:
+            return super().append(request, token_ids, append)
+        rule, previous, (token,) = self.rules.get(name), request.all_token_ids[-1], token_ids
+        _, is_over = append(token_ids)
+        if rule is not None and rule.ends_step(previous, token):
+            _end_at_boundary(request)
+            is_over = True
+        return token_ids, is_over
+
+
 class TruncatingScheduler(EagerScheduler):
     """Lets a request whose client's name is a number R begin with a part of its sibling's draft."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.boundaries = _Boundaries(self, self.drafts.locate_step)
         adopt = self.drafts.adopt
         cast("Any", self.drafts).adopt = lambda asked: adopt(asked) or self._truncate(asked)
 
@@ -65,33 +86,29 @@ class TruncatingScheduler(EagerScheduler):
         args, path = read_args(params), tuple(asked.prompt_token_ids)
         if job is None or job.beam is None or job.label is None or not args[CLIENT]:
             return None
-        for level in self.drafts._board._list_levels(job.beam.continuation.run):
-            parent = level.beams.get(path)
-            if parent is None or not parent.drafts or not parent.drafts[0].token_ids:
-                continue
-            first = parent.drafts[0]
-            size = truncate_draft(len(first.token_ids), float(args[CLIENT]), args["seed"])
-            size = min(size, asked.max_tokens - 1, self.max_model_len - len(path) - 1)
-            if size < 1:
-                continue
-            job.request = request = VllmRequest(
-                request_id=asked.request_id,
-                prompt_token_ids=[*path, *first.token_ids[:size]],
-                sampling_params=params,
-                pooling_params=None,
-                client_index=asked.client_index,
-                arrival_time=asked.arrival_time,
-                priority=asked.priority,
-                block_hasher=asked._block_hasher,
-            )
-            job.start, job.label.adopted, job.beam.adopted = -size, size, size
-            job.set_end(asked.max_tokens, args[BOUNDARY])
-            output = make_output(first.token_ids[:size], first.logprobs[:size], None)
-            job.label.put_on(output)
-            self.drafts._adopted.append((asked.client_index, output))
-            AsyncScheduler.add_request(self, request)
-            return request
-        return None
+        board, ratio = self.drafts._board, float(args[CLIENT])
+        copied = copy_draft(board, job.beam, path, ratio, args["seed"])
+        copied = copied[: min(asked.max_tokens, self.max_model_len - len(path)) - 1]
+        if not copied:
+            return None
+        tokens, logprobs = zip(*copied, strict=True)
+        job.request = request = VllmRequest(
+            request_id=asked.request_id,
+            prompt_token_ids=[*path, *tokens],
+            sampling_params=params,
+            pooling_params=None,
+            client_index=asked.client_index,
+            arrival_time=asked.arrival_time,
+            priority=asked.priority,
+            block_hasher=asked._block_hasher,
+        )
+        job.start, job.label.adopted, job.beam.adopted = -len(tokens), len(tokens), len(tokens)
+        job.set_end(asked.max_tokens, args[BOUNDARY])
+        output = make_output(tokens, logprobs, None)
+        job.label.put_on(output)
+        self.drafts._adopted.append((asked.client_index, output))
+        AsyncScheduler.add_request(self, request)
+        return request
 
 
 class TruncatingPair(SchedulerPair):
@@ -143,9 +160,19 @@ def compare(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[s
     base, found = runs["none"], {}
     for way, each in runs.items():
         pairs = list(zip(each, base, strict=True))
+        new = [
+            (count_new_tokens(a, b) if way == "R" else a["tokens"]) / a["steps"]
+            for a, b in zip(each, runs["exact"], strict=True)
+        ]
         ratios = {
             "tokens_a_step": [
                 a["tokens"] / a["steps"] / (b["tokens"] / b["steps"]) for a, b in pairs
+            ],
+            "new_tokens_a_step": [
+                own * b["steps"] / b["tokens"] for own, b in zip(new, base, strict=True)
+            ],
+            "new_over_exact": [
+                own * b["steps"] / b["tokens"] for own, b in zip(new, runs["exact"], strict=True)
             ],
             "steps": [a["steps"] / b["steps"] for a, b in pairs],
             "tokens": [a["tokens"] / b["tokens"] for a, b in pairs],

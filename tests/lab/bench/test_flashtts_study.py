@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scripts.bench.flashtts import grid, paper_figures, sensitivity
+from scripts.bench.flashtts import grid, paper_figures, paper_rules, sensitivity
 from scripts.bench.flashtts.calibration import (
     FITTED,
     PUBLIC_S,
@@ -125,16 +125,26 @@ def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
 
 
 def test_a_duplicate_keeps_a_share_of_its_siblings_draft_and_one_token_is_its_own() -> None:
-    sizes = [paper_figures.truncate_draft(100, 0.85, seed) for seed in range(500)]
+    sizes = [paper_rules.truncate_draft(100, 0.85, seed) for seed in range(500)]
     assert sum(sizes) / 500 == pytest.approx(84.7, abs=1.5)
     assert max(sizes) == 99
     assert min(sizes) > 40
-    assert paper_figures.truncate_draft(1, 1.0, 7) == 0
+    assert paper_rules.truncate_draft(1, 1.0, 7) == 0
 
 
-def run_arms(study: str, *arms: str, n: int) -> list[dict[str, Any]]:
-    cell = paper_figures.Cell(study=study, n=n, problems=1)
-    return [paper_figures.run_case(cell, arm, cell.build_bench().rows[0]) for arm in arms]
+def run_arms(study: str, *arms: str, n: int, gb: float | None = None) -> list[dict[str, Any]]:
+    cell = paper_figures.Cell(study=study, n=n, gb=gb, problems=1)
+    return [paper_figures.run_case(cell, arm, cell.list_rows()[0]) for arm in arms]
+
+
+def test_more_problems_begin_with_the_same_ones() -> None:
+    """Else the runs of the fewer ones would be lost."""
+    few, more = (
+        paper_figures.Cell(study="speculation", n=n, problems=problems).list_rows()
+        for n, problems in ((16, 3), (64, 25))
+    )
+    assert few == more
+    assert len(set(more)) == len(more)
 
 
 def test_the_papers_slots_change_no_tree_and_its_truncation_does() -> None:
@@ -149,20 +159,53 @@ def test_the_papers_slots_change_no_tree_and_its_truncation_does() -> None:
     assert slots["second half"]["sequences"] > none["second half"]["sequences"]
 
 
-def test_the_papers_slots_keep_the_batch_as_large_as_the_level_was() -> None:
-    (slots,) = run_arms("speculation", "slots", n=8)
-    assert slots["first half"]["sequences"] <= 8
+def test_the_papers_slots_keep_the_batch_at_most_as_large_as_the_level_was() -> None:
+    """Ours draft beyond that where a step is short of sequences."""
+    ours, slots = run_arms("speculation", "ours", "slots", n=8)
+    for part in ("first half", "second half"):
+        assert slots[part]["most_sequences"] == 8 < ours[part]["most_sequences"]
+    assert slots["second half"]["sequences"] > 4
 
 
-def test_batch_limits_change_no_tree() -> None:
-    unlimited, limited = run_arms("memory", "order+split", "order+split+limits", n=8)
+def test_tokens_that_r_copies_are_not_new() -> None:
+    exact = {"tokens": 100, "kept_tokens": 30, "seconds": 2.0, "tokens_per_s": 50.0}
+    truncated = {"tokens": 110, "kept_tokens": 50, "seconds": 2.0, "tokens_per_s": 55.0}
+    arms = {"slots": {3: exact, 4: exact}, "slots, R = 0.85": {4: truncated}}
+    told = paper_figures.compare_with_exact("slots, R = 0.85", arms)
+    assert told == ("1.10 (1.10–1.10)", "0.90 (0.90–0.90)")
+    assert paper_figures.compare_with_exact("slots", arms) == ("–", "–")
+
+
+def test_batch_limits_change_no_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    choose = paper_rules.LimitingManager.choose_split
+
+    def watch(manager: paper_rules.LimitingManager, load: Any) -> Any:
+        split = choose(manager, load)
+        limits.append((load.paths, split.decode_batch, split.prefill_batch))
+        return split
+
+    monkeypatch.setattr(paper_rules.LimitingManager, "choose_split", watch)
+    unlimited, limited = run_arms("memory", "order+split", "order+split+limits", n=24, gb=0.15)
+    assert any(min(decode, prefill) < paths for paths, decode, prefill in limits)
     assert unlimited["tree"] == limited["tree"]
+    assert unlimited["seconds"] != limited["seconds"]
 
 
 def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
     bench = build_cell("1.5B+1.5B", "amc", 16)
-    tree = bench.run(RUNGS[1], bench.rows[0]).tree
-    found = paper_figures.measure_orders(tree, bench, bench.rows[0])
-    assert len({mb[-1] for mb in found.values()}) == 1  # all paths hold the same in any order
+    row = bench.rows[0]
+    tree = bench.run(RUNGS[1], row).tree
+    found = paper_figures.measure_orders(tree, bench, row)
     assert all(mb == sorted(mb) for mb in found.values())
-    assert found["prefix"][0] <= found["worst"][0]
+    assert found["prefix"][0] < found["scattered"][0]
+    levels: dict[int, list[Any]] = {}
+    for node in tree.nodes.values():
+        if node.segment is not None:
+            levels.setdefault(node.depth, []).append(node)
+    widest = max(levels.values(), key=lambda nodes: sum(node.path_tokens for node in nodes))
+    segments = {at.id: at.num_tokens for node in widest for at in tree.path(node.id)}
+    tokens = bench.trace.rows[row].prompt_tokens + sum(segments.values())
+    whole = tokens * bench.setup.generator.kv_bytes_per_token / 1e6
+    assert [mb[-1] for mb in found.values()] == pytest.approx([whole] * 4)
+    assert tokens < sum(node.path_tokens for node in widest)  # segments are shared

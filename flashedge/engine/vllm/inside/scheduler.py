@@ -280,12 +280,13 @@ class StepBoundaries:
         entropy_rule = EntropyRule(**asked) if asked else None
         if rule is None and entropy_rule is None:
             return append(token_ids)
+        output = request.output_token_ids
         for at, token in enumerate(token_ids):
-            count = request.num_output_tokens - start
+            count = len(output) - start
             if entropy_rule and entropy_rule.ends_before(self._find_entropy(request, at), count):
                 _end_at_boundary(request)
                 return token_ids[:at], True
-            previous = request.all_token_ids[-1] if count else None
+            previous = output[-1] if count else None
             _, is_over = append([token])
             if rule is not None and rule.ends_step(previous, token):
                 _end_at_boundary(request)
@@ -297,7 +298,7 @@ class StepBoundaries:
     def ends_step(self, request: Request) -> bool:
         """Whether the last token of a request would end its step. Ignores the entropy rule."""
         start, name = self._locate_step(request)
-        rule, tokens = self.rules.get(name), request.all_token_ids
+        rule, tokens = self.rules.get(name), request.output_token_ids
         previous = tokens[-2] if request.num_output_tokens - start > 1 else None
         return rule is not None and rule.ends_step(previous, tokens[-1])
 
