@@ -75,7 +75,8 @@ def regress(
 
     It is the truth drawn towards the mean of the values that the predictor was trained on, with
     noise. The paper's text predictor explains 0.82 of mu and 0.76 of log sigma (arXiv 2604.00499
-    §3.2).
+    §3.2), which simulated loads assume. A text model that was trained here explains 0.33 of mu and
+    nothing of log sigma (docs/results/scheduling.md).
     """
     noise = draw.standard_normal(len(values))
     error = spread * (share * (1 - share)) ** 0.5 * noise

@@ -10,6 +10,8 @@ model, and only the heads learn.
 | likelihood | mu and ln sigma, by the likelihood of all answers. A cut one counts as longer |
 | fitted | the paper's: mu and ln sigma of a fit to all answers, by the squared error |
 | point | the tokens of one answer, by the squared error: SSJF |
+| log | their logarithm, by the squared error |
+| mean | the mean tokens of all answers, by the squared error |
 | rank | a score that orders one answer of each prompt of a batch, by ListMLE: LTR |
 
 All of it is trained first, then the heads alone. The number of the prompt's tokens is a feature,
@@ -35,7 +37,11 @@ from torch import Tensor, nn
 from flashedge.scheduling.lengths.distribution import NU
 from scripts.bench.lengths.samples import Samples, list_parameters
 
-LIKELIHOOD, FITTED, POINT, RANK = LOSSES = ("likelihood", "fitted", "point", "rank")
+LIKELIHOOD, FITTED, POINT, RANK, LOG, MEAN = LOSSES = (
+    *("likelihood", "fitted", "point", "rank", "log", "mean"),
+)
+DISTRIBUTIONS = (LIKELIHOOD, FITTED)
+"""The losses that teach mu and ln sigma. The others teach one figure."""
 PADDING, CLS, FIRST_TOKEN = 0, 1, 2
 """Ids of the small encoder. Those of the tokenizer follow."""
 LOG_SCALES, LOG_TOKENS = (math.log(0.02), math.log(4.0)), (0.0, 20.0)
@@ -125,13 +131,13 @@ def read_vectors(
     folder: Path, texts: Sequence[str], most: int = 256, batch: int = 16
 ) -> NDArray[np.float32]:
     """The states of a pretrained model after half of its layers, at the last token and on average
-    over the first `most` of each text: (texts, width)."""
+    over the last `most` of each text: (texts, width)."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model: Any = AutoModel.from_pretrained(folder, local_files_only=True, dtype=torch.bfloat16)
     model.layers, model.norm = model.layers[: len(model.layers) // 2], nn.Identity()
-    ids = [torch.tensor(tokenizer(text)["input_ids"][:most]) for text in texts]
+    ids = [torch.tensor(tokenizer(text)["input_ids"][-most:]) for text in texts]
     order = sorted(range(len(ids)), key=lambda i: len(ids[i]))  # little padding
     found: dict[int, Tensor] = {}
     with torch.inference_mode():
@@ -154,7 +160,7 @@ class TextModel(nn.Module):
         self.loss = settings.loss
         self.encoder = SmallEncoder(settings) if vectors is None else FrozenEncoder(vectors)
         self.norm = nn.LayerNorm(self.encoder.width)
-        figures = 2 if self.loss in (LIKELIHOOD, FITTED) else 1
+        figures = 2 if self.loss in DISTRIBUTIONS else 1
         self.heads = nn.ModuleList(
             _build_head(self.encoder.width + 1, settings) for _ in range(figures)
         )
@@ -247,8 +253,10 @@ def train(
         torch.manual_seed(settings.seed)
         model = TextModel(settings, vectors)
         one_each = torch.tensor([float(one.tokens[0]) for one in samples])
-        targets = one_each[:, None]
-        if settings.loss in (LIKELIHOOD, FITTED):
+        targets = (one_each.log() if settings.loss == LOG else one_each)[:, None]
+        if settings.loss == MEAN:
+            targets = torch.tensor([[float(one.lengths.mean())] for one in samples])
+        if settings.loss in DISTRIBUTIONS:
             fitted = list_parameters([one.fitted for one in samples])
             targets = torch.tensor(np.stack(fitted, 1), dtype=torch.float32)
         if settings.loss != RANK:

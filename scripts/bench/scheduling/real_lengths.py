@@ -5,7 +5,8 @@
 SAMPLES: prompts with several answers each (`lengths.samples`). FOLDER: a small language model,
 whose tokens and states the text models read. The first two thirds of a file's prompts are learned
 from, or one third where they are too few to train text models. The others are asked by requests for
-one answer each, whose length is that of one of the odd answers to the prompt. The tables:
+one answer each, whose length is that of one of the odd answers to the prompt. `--splits` times the
+prompts are shuffled first, and models trained with another seed. The tables:
 
 - how lengths vary, within prompts and over them, and which family fits them;
 - how well each predictor tells the others' lengths (`lengths.text_model`);
@@ -15,6 +16,7 @@ one answer each, whose length is that of one of the odd answers to the prompt. T
 |---|---|
 | text | what `--loss` made of two thirds of the prompts, with the frozen encoder |
 | point, rank | the rivals' own predictions, from one answer to each of the same prompts |
+| log, mean | what separates `text` from them: the logarithm of one answer, the mean of all |
 | history | what the daemon says of a prompt that it has not seen |
 | seen | what the daemon says once the even answers have ended |
 | half, half_normal, half_free | fits to the even answers: log-t, log-normal, log-t with nu free |
@@ -31,8 +33,11 @@ interrupted study goes on where it was: runs/scheduling/real_lengths.jsonl.
 """
 
 import argparse
+import copy
+import hashlib
 import heapq
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -66,8 +71,19 @@ from scripts.bench.lengths.samples import (
     measure_repeats,
     read_samples,
 )
-from scripts.bench.lengths.text_model import LOSSES, POINT, RANK, TextSettings, read_vectors, train
-from scripts.bench.scheduling.study import OUTPUT, compare_paired
+from scripts.bench.lengths.text_model import (
+    DISTRIBUTIONS,
+    LOG,
+    LOSSES,
+    MEAN,
+    POINT,
+    RANK,
+    TextSettings,
+    Vectors,
+    read_vectors,
+    train,
+)
+from scripts.bench.scheduling.study import OUTPUT, compare_paired, estimate_mean
 from scripts.bench.smoke import SMALL_SAMPLES, is_smoke, parse_arguments
 from scripts.lab.benchmark.load.timings import Timings
 from scripts.lab.statistics import interval, kendall
@@ -116,6 +132,8 @@ ORDERS: Mapping[str, tuple[str, Policy]] = MappingProxyType(
         "fcfs": ("lengths", FirstCome()),
         "ssjf": (POINT, SHORTEST),
         "ltr": (RANK, SHORTEST),
+        "log": (LOG, SHORTEST),
+        "mean": (MEAN, SHORTEST),
         "shortest": ("text", SHORTEST),
         "tie": ("text", TIE),
         "tie, 0.1": ("text", LeastWork(tail_weight=0.1)),
@@ -149,6 +167,7 @@ RATIOS = (
     *(("shortest", "fcfs"), ("tie", "fcfs"), ("tie", "ssjf"), ("tie", "ltr"), ("tie", "shortest")),
     *(("tie, 0.1", "shortest"), ("tie, 0.5", "shortest"), ("per token", "shortest")),
     *(("history: shortest", "fcfs"), ("seen: shortest", "fcfs"), ("seen: tie", "seen: shortest")),
+    *(("shortest", "mean"), ("mean", "ssjf"), ("log", "ssjf"), ("tie", "history: shortest")),
     *(("half: shortest", "fcfs"), ("half: tie", "half: shortest")),
     *(("half: tie, log-normal", "half: tie"), ("half: tie, nu free", "half: tie")),
     *(("oracle: shortest", "fcfs"), ("oracle: tie", "oracle: shortest")),
@@ -239,7 +258,8 @@ def weigh_by_inverse(fits: Sequence[LogT], limit: int) -> Floats:
 
 def judge(fits: Sequence[LogT], asked: Sequence[Samples]) -> dict[str, float]:
     """R² of mu and ln sigma against the fits to all answers, Kendall's tau of the expectation with
-    the mean length, and the mean relative error of the median, with its interval."""
+    the mean length (none if all are expected alike), and the mean relative error of the median,
+    with its interval."""
     said, true = (list_parameters(one) for one in (fits, [one.fitted for one in asked]))
     left = [
         1 - float(((a - b) ** 2).sum() / ((b - b.mean()) ** 2).sum())
@@ -248,7 +268,7 @@ def judge(fits: Sequence[LogT], asked: Sequence[Samples]) -> dict[str, float]:
     work = estimate_work(fits, asked[0].limit)
     errors = np.abs(np.exp(said[0] - true[0]) - 1).tolist()
     low, high = interval(errors)
-    return {
+    found = {
         "r2_mu": left[0],
         "r2_log_sigma": left[1],
         "tau": judge_order(work.expected, asked),
@@ -256,6 +276,7 @@ def judge(fits: Sequence[LogT], asked: Sequence[Samples]) -> dict[str, float]:
         "low": low,
         "high": high,
     }
+    return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
 def judge_order(scores: Floats, asked: Sequence[Samples]) -> float:
@@ -376,24 +397,38 @@ def summarize(by_seed: Sequence[Mapping[str, Mapping[str, Cell]]]) -> dict[str, 
 class Study:
     """One file of samples, with what is finished of it."""
 
-    def __init__(self, path: Path, asked: argparse.Namespace, kept: Journal[Any, Step]) -> None:
+    def __init__(self, path: Path, given: argparse.Namespace, kept: Journal[Any, Step]) -> None:
         from transformers import AutoTokenizer  # slow to import
 
-        tokenizer: Any = AutoTokenizer.from_pretrained(asked.encoder, local_files_only=True)
-        self.file, self.given, self.kept = path.name, asked, kept
+        tokenizer: Any = AutoTokenizer.from_pretrained(given.encoder, local_files_only=True)
+        self.given, self.kept, self.split = given, kept, 0
+        self.file = f"{path.name} {_hash(path.read_bytes())}"
         samples = read_samples(path, lambda text: tuple(tokenizer(text)["input_ids"]))
-        samples = samples[: asked.prompts]
+        samples = samples[: given.prompts]
         is_large = is_smoke() or len(samples) >= LEAST_PROMPTS
         self.has_texts = is_large and any(samples[0].prompt_ids)
-        middle = len(samples) * (2 if self.has_texts else 1) // 3
-        middle = max(middle, len(samples) - MOST_ASKED)
-        self.samples, self.learned, self.asked = samples, samples[:middle], samples[middle:]
         fits = self.do("fits", lambda: [[one.fitted.mu, one.fitted.sigma] for one in samples])
         for one, (mu, sigma) in zip(samples, fits, strict=True):
             one.remember(LogT(mu, sigma))
+        texts = [one.text for one in samples]
+        self.read_vectors = cache(partial(_keep_vectors, kept.path.parent, given.encoder, texts))
+        self._divide(samples)
+
+    def _divide(self, samples: Sequence[Samples]) -> None:
+        middle = len(samples) * (2 if self.has_texts else 1) // 3
+        middle = max(middle, len(samples) - MOST_ASKED)
+        self.samples, self.learned, self.asked = samples, samples[:middle], samples[middle:]
+
+    def shuffle(self, split: int) -> "Study":
+        """The study with other prompts to learn from, and models of another seed."""
+        other = copy.copy(self)
+        other.split = split
+        other._divide(random.Random(split).sample(self.samples, len(self.samples)))
+        return other
 
     def do(self, name: str, work: Callable[[], Any]) -> Any:
         """Do a step unless it is done."""
+        name = f"split {self.split}: {name}" if self.split else name
         if (self.file, name) not in self.kept.records:
             print(f"{self.file}: {name}", flush=True)
             self.kept.append(Step(file=self.file, name=name, found=work()))
@@ -408,35 +443,57 @@ class Study:
             nus = (1, 2, 3, NU, 4, 5, 7, 10)
             found["freedom"] = self.do("freedom", lambda: study_freedom(few, nus))
         said, found["predictors"] = self.predict()
-        cells = [
-            self.do(f"orders {seed}", lambda: self._measure(said, seed))  # noqa: B023
-            for seed in range(self.given.seeds)
-        ]
-        return {**found, "orders": summarize(cells)}
+        found["orders"] = summarize([self._measure(said, seed) for seed in range(self.given.seeds)])
+        if self.has_texts and self.given.splits:
+            found["splits"] = self._repeat()
+        return found
+
+    def _repeat(self) -> dict[str, Any]:
+        """Study other splits, with a load each: means over them, and their intervals."""
+        numbers = range(1, self.given.splits + 1)
+        good, cells = [], []
+        for split in map(self.shuffle, numbers):
+            said, judged = split.predict()
+            good.append(judged)
+            cells.append(split._measure(said, split.split))
+        return {
+            "tau": {
+                name: estimate_mean(
+                    {n: one[name]["tau"] for n, one in enumerate(good) if "tau" in one[name]}
+                ).to_json()
+                for name in good[0]
+            },
+            "orders": summarize(cells),
+        }
 
     def _measure(self, said: Mapping[str, Work], seed: int) -> dict[str, dict[str, Cell]]:
-        given = self.given
-        return measure_orders(self.asked, said, given.rates, given.requests, given.batch, seed)
+        given, asked = self.given, self.asked
+        return self.do(  # type: ignore[no-any-return]
+            f"orders {seed}",
+            lambda: measure_orders(asked, said, given.rates, given.requests, given.batch, seed),
+        )
 
     def predict(self) -> tuple[dict[str, Work], dict[str, dict[str, float]]]:
-        """Work by prediction, and how good it is."""
+        """Work by prediction, and how good it is. Other splits leave out what no model learns."""
         limit, asked = self.samples[0].limit, self.asked
-        fits = {
-            "one for all": [self._fit_all()] * len(asked),
-            "history": predict_by_history(self.learned, asked),
-            "seen": predict_by_history([*self.learned, *(one.take(0) for one in asked)], asked),
-            **{name: self._fit_half(name) for name in ("half", "half_normal", "half_free")},
-            "oracle": [one.fitted for one in asked],
-        }
+        fits = {"history": predict_by_history(self.learned, asked)}
+        if not self.split:
+            seen = [*self.learned, *(one.take(0) for one in asked)]
+            fits |= {
+                "one for all": [self._fit_all()] * len(asked),
+                "seen": predict_by_history(seen, asked),
+                **{name: self._fit_half(name) for name in ("half", "half_normal", "half_free")},
+                "oracle": [one.fitted for one in asked],
+            }
         orders: dict[str, Floats] = {}
         for name, loss, is_frozen in self._list_models():
             figures = np.array(self.do(f"text {name}", partial(self._train, loss, is_frozen)))
-            if loss in (POINT, RANK):
-                orders[loss if is_frozen else name] = figures[:, 0]
-            else:
+            if loss in DISTRIBUTIONS:
                 fits[name] = list_fits(figures)
                 if is_frozen and loss == self.given.loss:
                     fits["text"] = fits[name]
+            else:
+                orders[loss] = figures[:, 0]
         good = {name: judge(found, asked) for name, found in fits.items() if name != "text"}
         good |= {name: {"tau": judge_order(scores, asked)} for name, scores in orders.items()}
         work = {name: estimate_work(found, limit) for name, found in fits.items()}
@@ -453,31 +510,38 @@ class Study:
         return Samples("", (), tokens, self.samples[0].limit).fitted
 
     def _list_models(self) -> Iterator[tuple[str, str, bool]]:
-        """Name, loss and whether the encoder is frozen. The small one learns the distributions."""
+        """Name, loss and whether the encoder is frozen. The small one learns by `--loss`."""
         if self.has_texts:
             for loss in LOSSES:
                 yield f"frozen, {loss}", loss, True
-            for loss in LOSSES[:2] if len(self.samples) >= SMALL_PROMPTS or is_smoke() else ():
-                yield f"small, {loss}", loss, False
+            is_large = len(self.samples) >= SMALL_PROMPTS or is_smoke()
+            if is_large and not self.split:
+                yield f"small, {self.given.loss}", self.given.loss, False
 
     def _train(self, loss: str, is_frozen: bool) -> list[list[float]]:
-        settings = TextSettings(loss=loss)
+        settings = TextSettings(loss=loss, seed=self.split)
         if is_smoke():
             settings = replace(settings, epochs=1, head_epochs=1)
-        model = train(self.learned, settings, self._vectors() if is_frozen else None)
+        model = train(self.learned, settings, self.read_vectors() if is_frozen else None)
         return [[round(float(one), 4) for one in row] for row in model.predict(self.asked)]
 
-    @cache  # noqa: B019
-    def _vectors(self) -> Any:
-        texts, parts = [one.text for one in self.samples], []
-        for start in range(0, len(texts), PART):
-            path = self.kept.path.with_name(f"{self.file}-{start}.npy")
-            if not path.exists():
-                np.save(path, read_vectors(self.given.encoder, texts[start : start + PART]))
-            parts.append(np.load(path))
-        rows = torch.from_numpy(np.concatenate(parts))
-        rows = (rows - rows.mean(0)) / rows.std(0).clamp(min=1e-6)
-        return dict(zip(texts, rows, strict=True))
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]
+
+
+def _keep_vectors(folder: Path, encoder: Path, texts: Sequence[str]) -> Vectors:
+    """Read the vectors of texts, or what was read before."""
+    parts = []
+    for start in range(0, len(texts), PART):
+        part = texts[start : start + PART]
+        path = folder / f"vectors-{_hash(repr((str(encoder), part)).encode())}.npy"
+        if not path.exists():
+            np.save(path, read_vectors(encoder, part))
+        parts.append(np.load(path))
+    rows = torch.from_numpy(np.concatenate(parts))
+    rows = (rows - rows.mean(0)) / rows.std(0).clamp(min=1e-6)
+    return dict(zip(texts, rows, strict=True))
 
 
 def print_tables(file: str, found: Mapping[str, Any]) -> None:
@@ -488,32 +552,45 @@ def print_tables(file: str, found: Mapping[str, Any]) -> None:
             (name, "{:.3f} ({:.3f}-{:.3f})".format(*v)) for name, v in found["families"].items()
         ]
         print(format_table(("family", "KS passes"), rows), end="\n\n")
+        rows = [(name, *pair) for name, pair in found["repeats"].items()]
+        print(format_table(("answers", "error of mu", "of sigma"), rows), end="\n\n")
+        print(format_table(("nu", "mean p-value"), list(found["freedom"].items())), end="\n\n")
     names = ("r2_mu", "r2_log_sigma", "tau", "median_error", "low", "high")
     lines = [
         (name, *(f"{one[key]:.3f}" if key in one else "-" for key in names))
         for name, one in found["predictors"].items()
     ]
     print(format_table(("predictor", *names), lines), end="\n\n")
-    for load, by_pair in found["orders"].items():
-        columns = (f"at {load}", *next(iter(by_pair.values())))
-        pairs = [
-            (pair, *("{value:.3f} ({low:.3f}-{high:.3f})".format(**one) for one in by.values()))
-            for pair, by in by_pair.items()
-        ]
+    print_orders("at", found["orders"])
+    if "splits" in found:
+        taus = [(name, _format(one)) for name, one in found["splits"]["tau"].items()]
+        print(format_table(("predictor, other splits", "tau"), taus), end="\n\n")
+        print_orders("other splits, at", found["splits"]["orders"])
+
+
+def print_orders(title: str, found: Mapping[str, Any]) -> None:
+    for load, by_pair in found.items():
+        columns = (f"{title} {load}", *next(iter(by_pair.values())))
+        pairs = [(pair, *map(_format, by.values())) for pair, by in by_pair.items()]
         print(format_table(columns, pairs), end="\n\n")
+
+
+def _format(found: Mapping[str, float]) -> str:
+    return "{value:.3f} ({low:.3f}-{high:.3f})".format(**found)
 
 
 def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("samples", type=Path, nargs="+", help="prompts and lengths of answers")
     parser.add_argument("--encoder", type=Path, required=True, help="folder of a small model")
-    parser.add_argument("--loss", choices=LOSSES[:2], default=LOSSES[0], help="of `text`")
+    parser.add_argument("--loss", choices=DISTRIBUTIONS, default=LOSSES[0], help="of `text`")
     parser.add_argument("--prompts", type=int, default=2500, help="most of a file")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.9, 1.5, 3.0])
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--seeds", type=int, default=10)
-    small: dict[str, Any] = {"requests": 40, "batch": 4, "seeds": 1, "rates": [1.5]}
+    parser.add_argument("--seeds", type=int, default=10, help="loads")
+    parser.add_argument("--splits", type=int, default=10, help="other choices of prompts")
+    small: dict[str, Any] = {"requests": 40, "batch": 4, "seeds": 1, "splits": 1, "rates": [1.5]}
     small |= {"samples": [SMALL_SAMPLES["samples"]], "encoder": SMALL_SAMPLES["tokenizer"]}
     return parse_arguments(parser, **small)
 
@@ -521,9 +598,8 @@ def read_arguments() -> argparse.Namespace:
 def main() -> None:
     asked = read_arguments()
     torch.set_num_threads(1)
-    settings = {
-        name: getattr(asked, name) for name in ("loss", "prompts", "rates", "requests", "batch")
-    }
+    names = ("loss", "prompts", "rates", "requests", "batch")
+    settings = {name: getattr(asked, name) for name in names} | {"encoder": str(asked.encoder)}
     path = (Path() if is_smoke() else OUTPUT) / "real_lengths.jsonl"
     with Journal(
         path, settings, lambda row: Step(**row), key=lambda one: (one.file, one.name)

@@ -15,10 +15,10 @@ from flashedge.scheduling.lengths.distribution import LogT
 from scripts.bench.lengths import fits
 from scripts.bench.lengths.samples import Samples, describe_spread, measure_repeats, read_samples
 from scripts.bench.lengths.text_model import (
-    FITTED,
-    LIKELIHOOD,
-    POINT,
-    RANK,
+    DISTRIBUTIONS,
+    LOG,
+    LOSSES,
+    MEAN,
     TextModel,
     TextSettings,
     compute_list_loss,
@@ -125,13 +125,17 @@ def order(model: TextModel, samples: Sequence[Samples]) -> float:
     return float(stats.kendalltau(model.predict(samples)[:, 0], means).statistic)
 
 
-@pytest.mark.parametrize("loss", [LIKELIHOOD, FITTED, POINT, RANK])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_each_loss_orders_new_prompts_by_length(loss: str) -> None:
     model = train(make_samples(range(240)), replace(TINY, loss=loss))
     new = make_samples(range(10_000, 10_100))
     assert order(model, new) > 0.65
-    assert model.predict(new).shape == (100, 2 if loss in (LIKELIHOOD, FITTED) else 1)
-    if loss in (LIKELIHOOD, FITTED):
+    assert model.predict(new).shape == (100, 2 if loss in DISTRIBUTIONS else 1)
+    if loss in (LOG, MEAN):
+        figure = np.log if loss == LOG else np.asarray
+        wanted = np.mean([figure(one.lengths).mean() for one in new])
+        assert model.predict(new).mean() == pytest.approx(wanted, rel=0.05)
+    if loss in DISTRIBUTIONS:
         assert np.exp(model.predict(new)[:, 1]).mean() == pytest.approx(0.17, abs=0.05)
 
 

@@ -1,15 +1,23 @@
 """Orders of requests with real lengths: an engine counted by hand, and what predictions know."""
 
+import argparse
+import json
+from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from flashedge.files.journal import Journal
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.active import ActivePrograms, Rules
 from flashedge.scheduling.programs.policies import LeastWork
 from flashedge.scheduling.programs.program import Member
 from scripts.bench.lengths.samples import Samples
+from scripts.bench.lengths.text_model import LOSSES, TextSettings
+from scripts.bench.scheduling import real_lengths
 from scripts.bench.scheduling.real_lengths import (
     BATCH,
     ESCALATE_S,
@@ -17,6 +25,8 @@ from scripts.bench.scheduling.real_lengths import (
     STEP_S,
     TIE,
     Escalated,
+    Step,
+    Study,
     Work,
     _score,
     describe,
@@ -29,6 +39,7 @@ from scripts.bench.scheduling.real_lengths import (
     summarize,
     weigh_by_inverse,
 )
+from scripts.bench.smoke import SMALL_SAMPLES
 
 DRAW = np.random.default_rng(0)
 BOARD = Rules(
@@ -130,3 +141,63 @@ def test_a_fixed_weight_counts_the_tail() -> None:
         for w in (0.0, 0.5)
     ]
     assert [int(np.argmin(one)) for one in scores] == [0, 1]
+
+
+def test_a_ratio_above_one_means_that_ours_is_lower() -> None:
+    """Also of the 99th percentile: 0.4 means one 2.5 times as long."""
+    cells = {"1.5": {"shortest": {"p99": 5.0}, "fcfs": {"p99": 2.0}}}
+    for load in cells.values():
+        for cell in load.values():
+            cell |= {"latency": 1.0, "per_token": 1.0}
+    found = summarize([cells])["1.5"]["shortest over fcfs"]
+    assert found["p99"]["value"] == 0.4
+
+
+class Trained:
+    """A model that says the number of its loss, and the seed, of every prompt."""
+
+    calls: ClassVar[list[tuple[str, int, list[str]]]] = []
+
+    def __init__(self, samples: Sequence[Samples], settings: TextSettings, _: object) -> None:
+        self.loss = settings.loss
+        self.calls.append((settings.loss, settings.seed, [one.text for one in samples]))
+
+    def predict(self, samples: Sequence[Samples]) -> np.ndarray:
+        return np.array([[5.0 + LOSSES.index(self.loss) + at, -1.0] for at in range(len(samples))])
+
+
+def test_a_study_learns_from_two_thirds_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"problem": one.text, "lens": one.tokens} for one in SAMPLES[:12]]
+    path = tmp_path / "some.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    given = argparse.Namespace(
+        **{"encoder": SMALL_SAMPLES["tokenizer"], "prompts": 99, "loss": "fitted", "rates": [2.0]},
+        **{"requests": 30, "batch": 4, "seeds": 1, "splits": 2},
+    )
+    monkeypatch.setattr(real_lengths, "LEAST_PROMPTS", 12)
+    monkeypatch.setattr(real_lengths, "train", Trained)
+    monkeypatch.setattr(real_lengths, "_keep_vectors", lambda *_: {})
+
+    def run() -> dict[str, Any]:
+        parse = lambda row: Step(**row)  # noqa: E731
+        file = tmp_path / "journal"
+        with Journal[Any, Step](file, {}, parse, key=lambda one: (one.file, one.name)) as kept:
+            study = Study(path, given, kept)
+            said, good = study.predict()
+            assert (said["text"].expected == said["frozen, fitted"].expected).all(), "by --loss"
+            assert (said["text"].expected != said["frozen, likelihood"].expected).any()
+            assert "tau" not in good["one for all"]
+            return study.run()
+
+    found = run()
+    calls = list(Trained.calls)
+    texts = [one.text for one in SAMPLES[:12]]
+    assert [call[:2] for call in calls] == [(loss, n) for n in range(3) for loss in LOSSES]
+    assert calls[0][2] == texts[:8]
+    assert len({tuple(call[2]) for call in calls}) == 3
+    assert all(len({*call[2]} & {*texts}) == 8 for call in calls)
+    json.dumps(found, allow_nan=False)
+    assert json.dumps(run()) == json.dumps(found)
+    assert Trained.calls == calls, "nothing is trained twice"
