@@ -21,6 +21,7 @@ class PaperBeam(Stepwise):
     unfinished one draws `branching` more, so that a level has up to k times `branching`, as the
     first one has. The search ends once all k are finished, or one reaches `accept` (PE).
 
+    `settle_level` drops repeated candidates before they are ranked, so fewer than k may be kept.
     The product's beam counts a path among n as soon as it ends, however good it is. The paper does
     not say how many candidates each beam has; `branching` is that of its Fig. 10 and of our MCTS.
     """

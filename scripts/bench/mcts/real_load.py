@@ -34,7 +34,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.files.journal import Journal
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
-from scripts.bench.mcts.equal_parallelism import BASE, HEAD, SATURATED, format_row
+from scripts.bench.mcts.equal_parallelism import BASE, SATURATED, format_ratio
 from scripts.bench.mcts.figures import Pool, compare, list_latencies, measure
 from scripts.bench.mcts.load_record import LoadRecord, draw_times, join
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
@@ -53,6 +53,25 @@ FORGETFUL = "scripts.bench.mcts.forgetful_daemon"
 USED = 500
 WARM_UP_SEED = 100_000
 """Added to the seeds of the load that measures the capacity."""
+STATISTICS = ("mean", "p50", "p99", "throughput")
+HEAD = (
+    "rate",
+    "variant",
+    "p50 s",
+    "p99 s",
+    "searches/s",
+    "tokens",
+    "card busy",
+    "gate open",
+    f"mean over {BASE}",
+    "p50",
+    "p99",
+    "searches/s",
+    "p99 below serial",
+    "below PE",
+    "right",
+    "points over the first",
+)
 
 Rows = Sequence[Mapping[str, str]]
 
@@ -183,8 +202,31 @@ def describe_share(
         for core in (0, 1)
     ]
     bases = [name for name in ("serial", "PE", BASE) if name in pools]
-    rows = {name: {**measure(pool), **compare(pool, pools, bases)} for name, pool in pools.items()}
+    rows = {
+        name: {**measure(pool), **compare(pool, pools, bases, STATISTICS)}
+        for name, pool in pools.items()
+    }
     return {"variants": rows, "ratios": ratios}
+
+
+def format_row(rate: str, name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Points are over the first variant: serial, or PE+NE+cut with --boosting-only."""
+    value, low, high = row["right_difference"]
+    return (
+        rate,
+        name,
+        f"{row['p50_s']:.1f}",
+        f"{row['p99_s']:.1f}",
+        f"{row['searches_per_s']:.3f}",
+        f"{row['tokens']:.0f}",
+        f"{row['busy_share']:.0%}",
+        f"{row['boosted_share']:.0%}",
+        *(format_ratio(row, statistic, BASE) for statistic in STATISTICS),
+        format_ratio(row, "p99", "serial"),
+        format_ratio(row, "p99", "PE"),
+        f"{row['right']:.3f}",
+        f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+    )
 
 
 def main() -> None:
@@ -214,7 +256,7 @@ def main() -> None:
         share: describe_share(records, share, list_loads(asked), variants) for share in asked.shares
     }
     lines = [
-        format_row(f"{share:.0%}" if share else "all at once", name, BASE, row)
+        format_row(f"{share:.0%}" if share else "all at once", name, row)
         for share, found in figures.items()
         for name, row in found["variants"].items()
     ]
