@@ -88,32 +88,30 @@ def measure_consistency(answers: Answers, window: int) -> float | None:
     2412.20993 §2.1 ("omit this response from the consistency test")."""
     if window < 1:
         raise ValueError(f"window {window} is below 1")
-    confident = [a for a in answers if a is not None]
+    confident = _list_confident(answers)
     if len(confident) < window or answers[-1] is None:
         return None
     return confident[-window:].count(answers[-1]) / window
 
 
 def is_unsettled(answers: Answers, *, after: int, below: float) -> bool:
-    """Whether less than the share `below` of the last `after` probes agree on one answer. False for
-    fewer probes. Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant effort"); the
-    formula is ours."""
-    if len(answers) < after:
-        return False
-    counted = Counter(a for a in answers[-after:] if a is not None)
-    most = max(counted.values(), default=0)
-    return most < below * after
+    """Whether less than the share `below` of the last `after` confident answers agree, or so many
+    probes in a row have none. Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant
+    effort"); the formula is ours."""
+    confident = _list_confident(answers)[-after:]
+    is_split = len(confident) == after and max(Counter(confident).values()) < below * after
+    return is_split or [*answers[-after:]] == [None] * after
 
 
 def pick_settled_answer(answers: Answers, window: int) -> str | None:
-    """The most frequent answer of the last `window` probes, or of all probes if those have none. In
-    a tie, the newest. None if no probe has an answer."""
-    for seen in (answers[-window:], answers):
-        counted = Counter(a for a in seen if a is not None)
-        if counted:
-            most = max(counted.values())
-            return next(a for a in reversed(seen) if a is not None and counted[a] == most)
-    return None
+    """The most frequent of the last `window` confident answers. In a tie, the newest. None if no
+    probe has one."""
+    confident = _list_confident(answers)[-window:]
+    return max(reversed(confident), key=Counter(confident).__getitem__, default=None)
+
+
+def _list_confident(answers: Answers) -> list[str]:
+    return [answer for answer in answers if answer is not None]
 
 
 # ---------------------------------------------------------------- the lead of a vote
@@ -231,11 +229,12 @@ def measure_total_variation(p: Answers, q: Answers) -> float:
 def has_settled(answers: Answers, k: int, *, epsilon: float) -> bool:
     """Whether the distribution of the answers stayed the same over the last 2k probes. Each window
     of k of them, moved by up to k probes, must differ from the first window by at most epsilon/3,
-    and so must each window of k - 1 (moved by up to k - 1). answers: (num_probes,); None is an
-    answer like any other. Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it."""
-    if k < 2 or len(answers) < 2 * k:
+    and so must each window of k - 1 (moved by up to k - 1). answers: (num_probes,); as in
+    `measure_consistency`, probes in doubt are left out, and none of them is settled. Ref: arXiv
+    2412.20993 App. E, Definition 2 and the test below it."""
+    last = _list_confident(answers)[-2 * k :]
+    if k < 2 or len(last) < 2 * k or answers[-1] is None:
         return False
-    last = answers[-2 * k :]
     return all(
         measure_total_variation(last[:size], last[j : j + size]) <= epsilon / 3
         for size in (k, k - 1)

@@ -210,7 +210,7 @@ class ProbedCot(Search[ProbedState]):
         if (agreed := measure_consistency(answers, self.window)) is not None:
             measures[CONSISTENCY] = agreed
         if self.tv_epsilon > 0:
-            groups = max(1, len(set(answers)))
+            groups = max(1, len(set(answers) - {None}))
             k = count_needed_probes(epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=groups)
             measures[TV] = float(has_settled(answers, k, epsilon=self.tv_epsilon))
         return Checkpoint(

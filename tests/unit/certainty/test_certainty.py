@@ -71,12 +71,29 @@ def test_unsettled() -> None:
     assert found == [False, True, False, True]
 
 
+def test_doubts_neither_settle_nor_unsettle() -> None:
+    split, agreed = ["a", "b", "c"], ["a", "a", "a"]
+    for doubts in ([None], [None, None]):
+        assert not measures.is_unsettled([*agreed, *doubts], after=3, below=0.5)
+        assert not measures.is_unsettled(["a", "b", *doubts], after=3, below=0.5)
+        assert measures.is_unsettled(["a", "b", *doubts, "c"], after=3, below=0.5)
+        assert not measures.has_settled([*"aaaa", *doubts], 2, epsilon=0.3)
+        assert measures.has_settled([*"aaa", *doubts, "a"], 2, epsilon=0.3)
+    assert measures.is_unsettled(split, after=3, below=0.5)
+    rows = [None, None], [None, None, None], [*agreed, None, None, None]
+    assert [measures.is_unsettled(one, after=3, below=0.5) for one in rows] == [False, True, True]
+
+
 def test_settled_answer() -> None:
     pick = measures.pick_settled_answer
     assert pick(list("bbbaa"), 3) == "a"
     assert pick(["b", None, "a", None], 4) == "a"  # a tie: the newest
     assert pick(["b", "b", None, None], 2) == "b"  # none in the window: of all
     assert pick([None], 1) is None
+    answers = ["5", "5", "4", "4", None, None, "5"]
+    assert measures.measure_consistency(answers, 5) == 0.6
+    assert pick(answers, 5) == "5"  # of the answers that agree to 0.6
+    assert pick(answers, 3) == "4"
 
 
 def test_total_variation() -> None:
