@@ -115,14 +115,17 @@ def make_vote(row: dict[str, Any], name: str) -> Vote:
         scores, confidences = (
             row[key][i] if key in row else () for key in ("scores", "confidences")
         )
-        probes = row.get("probes", ())[i : i + 1]
+        probes = [tuple(p) for of_sample in row.get("probes", ())[i : i + 1] for p in of_sample]
+        if (size := row.get("probe_tokens")) and i < len(row["probes"]):
+            # fewer, if the text was encoded to fewer tokens than `lens` says
+            probes += [("", 0, 0)] * ((row["lens"][i] - 1) // size - len(probes))
         samples.append(
             Sample(
                 tokens=row["lens"][i],
                 answer=answer,
                 scores=tuple(scores),
                 confidences=tuple(confidences),
-                probes=tuple(tuple(probe) for of_sample in probes for probe in of_sample),
+                probes=tuple(probes),
             )
         )
     right = frozenset(a for a in set(groups) if decide_equal(a, row["answer"]))

@@ -8,13 +8,14 @@ call, whose fields stay. Each line of OUTPUT is one of SAMPLES with, for each of
 
 - `chains`: one answer in place of the recorded ones, to the problem followed by --say, of at most
   --cut tokens
-- `confidences`: of each token (`certainty.token_confidence`), by a prefill of the generator, and
-  `lens` anew: the text is encoded again, which gives 2 % of the answers another number of tokens,
-  and is cut where the context ends
+- `confidences`: of each token (`certainty.token_confidence`), by a prefill of the generator
 - `scores`: of each step, by the verifier
 - `probes`: of the first answer alone, what the generator writes as its answer after every
   `probe_tokens` tokens, with the pair's own suffix: the text, its tokens, and those up to the end
   of the box
+
+and with confidences or probes new `lens`: the text is encoded again, which gives 2 % of the answers
+another number of tokens, and is cut where the context ends.
 
 A line is written when its problem is done. Called again, it goes on after the last whole line. The
 last line of the output is JSON; `complete` says whether no problem is left.
@@ -25,7 +26,6 @@ import asyncio
 import json
 import time
 from contextlib import aclosing
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,6 @@ from scripts.bench.real_pair import open_pair
 from scripts.bench.smoke import SMALL, parse_arguments
 
 CHAINS, CONFIDENCES, SCORES, PROBES = "chains", "confidences", "scores", "probes"
-PROBE = Probe(node=ROOT, seed=0, suffix="", max_tokens=0)
 Row = dict[str, Any]
 
 
@@ -73,9 +72,11 @@ class Scorer:
         answers = zip(row["texts"], row["lens"], strict=True)
         paths = [self._encode(text, size)[:room] for text, size in answers]
         found: Row = {}
+        if CONFIDENCES in fields or PROBES in fields:
+            found["lens"] = list(map(len, paths))
         if CONFIDENCES in fields:
             work = (self.measure_confidences(prompt, path) for path in paths)
-            found |= {CONFIDENCES: await asyncio.gather(*work), "lens": list(map(len, paths))}
+            found[CONFIDENCES] = await asyncio.gather(*work)
         if SCORES in fields:
             problem = Problem.from_text(row["problem"])
             found[SCORES] = await asyncio.gather(*(self._score(problem, t) for t in row["texts"]))
@@ -152,14 +153,20 @@ class Scorer:
             ids = (*prompt, *path[:at], *suffix)
             if len(ids) >= self._pair.generator.max_model_len:
                 return "", 0, 0
+            probe = Probe(
+                node=ROOT,
+                seed=at,
+                suffix=chain.suffix,
+                max_tokens=chain.max_probe_tokens,
+                tail_tokens=chain.tail_tokens,
+            )
             request = ExtendRequest(
                 token_ids=ids,
-                seed=at,
+                seed=probe.seed,
                 sampling=self._spec.sampling,
-                max_tokens=chain.max_probe_tokens,
+                max_tokens=probe.max_tokens,
                 to_boundary=False,
             )
-            probe = replace(PROBE, suffix=chain.suffix, tail_tokens=chain.tail_tokens)
             drawn, text = await run_probe(request, probe, self._pair.generator)
             self.tokens += len(drawn)
             starts = (self._codec.decode(drawn[:size]) for size in range(1, len(drawn)))

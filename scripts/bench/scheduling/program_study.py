@@ -127,8 +127,10 @@ def plan(
     )
 
 
-def build_slo(records: Sequence[ProgramRecord], factors: Factors) -> Slo:
-    """Deadlines from the latencies of an idle server: a kind's base is its median."""
+def build_slo(found: Mapping[Task, Sequence[ProgramRecord]], factors: Factors) -> Slo:
+    """Deadlines from the latencies under fcfs at the lowest rate: a kind's base is its median."""
+    lowest = min(rate for _, rate, _ in found)
+    records = [r for task, rows in found.items() if task[:2] == ("fcfs", lowest) for r in rows]
     kinds = {record.kind for record in records}
     base_s: dict[Kind, float] = {
         kind: median(
@@ -166,7 +168,7 @@ def summarize(
     """
     rates = sorted({rate for _, rate, _ in found})
     seeds = sorted({seed for _, _, seed in found})
-    slo = build_slo([r for seed in seeds for r in found["fcfs", rates[0], seed]], factors)
+    slo = build_slo(found, factors)
     needed = {task: list_needed_scales(records, slo) for task, records in found.items()}
     cells = {task: describe(records, needed[task]) for task, records in found.items()}
     sustained = {scale: _find_sustained(needed, scale) for scale in SCALES}

@@ -11,12 +11,14 @@ product's driver, queue, admission and board in virtual time:
 - MCTS with 16 rollouts. TREES: what `scripts.bench.mcts.record` has made; steps have the lengths of
   Qwen2.5-Math, as in `scripts.bench.mcts.equal_parallelism`
 
-Lengths and answers are the recorded ones. The length of a path is forecast alike for all, as paths
-of other problems are distributed (of chains: as the other answers to the problems are). Votes and
-trees ask the second half of the problems. Every variant gets the same programs at the same times,
-paired by seed. "own lengths": the mean of a program's own finished paths takes the forecast's
-place, as in the paper. A number: so many paths or rollouts for all, the paper's even allocation.
-"no admission": all programs send their requests at once, as to an engine without a queue before it.
+Lengths and answers are the recorded ones, prompts have about as many tokens as letters / 4, and a
+probe's suffix is read at no cost. The length of a path is forecast alike for all, as paths of other
+problems are distributed (of chains: as the other answers to the problems are). Votes and trees ask
+the second half of the problems. Every variant gets the same programs at the same times, paired by
+seed. A number: so many paths or rollouts for all, the paper's even allocation. "no admission": all
+programs send their requests at once, as to an engine without a queue before it, which is the
+paper's system. The paper forecasts by a program's own iterations, which could change no order
+behind admission, since a program that waits has none.
 
 Rates are multiples of the programs a second that fcfs finishes while all are there at once. A
 deadline is the median latency at the lowest rate under fcfs, times the difficulty: 1 for a problem
@@ -30,7 +32,7 @@ that of fcfs and of gangs, and as many deadlines are met with 0.7 to 2 points mo
 import argparse
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import islice
@@ -39,6 +41,8 @@ from typing import Any
 
 import numpy as np
 
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.pairwise import group_by_first_match
 from flashedge.certainty.measures import REWARD
 from flashedge.config import Config, load_config
 from flashedge.engine.base import Chunk, ExtendRequest
@@ -69,7 +73,6 @@ from scripts.bench.mcts.leaping_engine import (
 )
 from scripts.bench.mcts.load import BLOCK_TOKENS, CONTEXT
 from scripts.bench.mcts.places import build_place
-from scripts.bench.mcts.point import Point
 from scripts.bench.mcts.recorded_tree import (
     RecordedNode,
     RecordedProblem,
@@ -93,7 +96,6 @@ from scripts.lab.benchmark.load.timings import (
     TRIED,
     Factors,
     ProgramRecord,
-    Slo,
     compute_attainment,
     list_needed_scales,
 )
@@ -108,7 +110,8 @@ PLACE = "1.5B on one card"
 MCTS_EXIT = ExitOptions(policy="every_step", detect=2, thresholds={REWARD: 0.913})
 """As was chosen on calibration problems (docs/results/certainty.md)."""
 MAX_RUNNING = 32
-"""Programs at once, so that those that end early leave no room of the batch (128) unused."""
+"""Programs at once, so that those that end early leave no room of the batch (128) unused. The
+product's own bound is 8."""
 RATES = (0.5, 1.0, 1.5, 2.0)
 CUT = 512
 """Tokens at which the recorded answers were cut."""
@@ -116,6 +119,7 @@ PROBE_KEY = 1 << 32
 """See `probed_cot`: the child index from which the seed of a node's probe is made."""
 WARM_UP_SEED, AT_ONCE = 1_000, 1e6
 Rows = list[dict[str, Any]]
+Points = dict[str, list[tuple[float, float]]]
 
 
 # ---------------------------------------------------------------- what models wrote
@@ -230,9 +234,12 @@ def build_vote(number: int, vote: Vote, prompt_tokens: int) -> RecordedProblem:
 def build_chain(number: int, vote: Vote, prompt_tokens: int, *, is_probed: bool) -> Chain:
     """The answer that was probed, in one piece or in those between two probes."""
     sample = vote.put_probed_first().samples[0]
+    read = [read_probe(SUFFIX, text) for text, _, _ in sample.probes]
+    _, *answers = group_by_first_match(
+        (sample.answer, *(answer for answer, _ in read)), lambda a, b: decide_equal(a, b) is True
+    )
     said = []
-    for text, tokens, _ in sample.probes:
-        answer, end = read_probe(SUFFIX, text)
+    for answer, (_, end), (text, tokens, _) in zip(answers, read, sample.probes, strict=True):
         if answer is not None:
             answer = "right" if vote.is_right(answer) else f"wrong-{answer}"
             text = f"{answer}}}{text[end:]}"
@@ -294,6 +301,13 @@ def list_recorded(path: Path, limit: int | None) -> list[tuple[Vote, int]]:
     return [(make_vote(row, str(i)), len(row["problem"]) // 4 + 40) for i, row in enumerate(rows)]
 
 
+def list_factors(recorded: Iterable[tuple[int, tuple[Vote, int]]]) -> Factors:
+    return {
+        number: TRIED[frozenset(s.answer in vote.right for s in vote.samples)]
+        for number, (vote, _) in recorded
+    }
+
+
 @cache
 def build_votes(path: Path, limit: int | None) -> Workload:
     recorded = list_recorded(path, limit)
@@ -301,10 +315,7 @@ def build_votes(path: Path, limit: int | None) -> Workload:
     judged = list(enumerate(recorded))[middle:]
     return Workload(
         build=lambda _: [build_vote(number, *one) for number, one in judged],
-        factors={
-            number: TRIED[frozenset(s.answer in vote.right for s in vote.samples)]
-            for number, (vote, _) in judged
-        },
+        factors=list_factors(judged),
         lengths=fit_lengths([s.tokens for vote, _ in recorded[:middle] for s in vote.samples]),
         requests=describe_request("self_consistency", ExitOptions(), n=8),
         caps=(4, 6),
@@ -321,10 +332,7 @@ def build_chains(path: Path, limit: int | None) -> Workload:
         build=lambda is_probed: [
             build_chain(number, *one, is_probed=is_probed) for number, one in chains
         ],
-        factors={
-            number: TRIED[frozenset(s.answer in vote.right for s in vote.samples)]
-            for number, (vote, _) in chains
-        },
+        factors=list_factors(chains),
         lengths=fit_lengths([s.tokens for vote, _ in recorded for s in vote.samples[1:]]),
         requests=(
             replace(whole, options={"probe_tokens": 0}),
@@ -374,27 +382,26 @@ class Way:
     """One of `VARIANTS`."""
     cap: int | None = None
     """Paths or rollouts, where there are fewer."""
-    uses_own: bool = False
-    """Whether a program's own finished paths forecast its others."""
     is_admitted: bool = True
     """Whether programs wait until there is room for all of their paths."""
 
     @property
     def name(self) -> str:
-        more = (("own lengths", self.uses_own), ("no admission", not self.is_admitted))
-        named = (name for name, is_so in (*more, (str(self.cap), self.cap)) if is_so)
-        return ", ".join((self.variant, *named))
+        cap = "" if self.cap is None else f", {self.cap}"
+        return self.variant + cap + ("" if self.is_admitted else ", no admission")
 
 
 class Server:
     """Serves the programs of one load in virtual time."""
 
-    def __init__(self, workload: Workload, way: Way, programs: Sequence[PlannedProgram]) -> None:
+    def __init__(
+        self, workload: Workload, way: Way, programs: Sequence[PlannedProgram], max_running: int
+    ) -> None:
         chosen = VARIANTS[way.variant]
         self._workload, self._way, self._programs = workload, way, programs
         self._config: Config = replace(
             load_config(),
-            max_running=MAX_RUNNING if way.is_admitted else len(programs),
+            max_running=max_running if way.is_admitted else len(programs),
             **chosen.list_settings(),
         )
         request = workload.requests[chosen.exits_early]
@@ -467,16 +474,12 @@ class Server:
         board.queue.check_room()
         board.add_run(key, spec, prompt, Caller(client=program.client))
         first_s: float | None = None
-        ended: list[int] = []
 
         def note(event: Event) -> None:
             nonlocal first_s
             board.note_event(key, event)
             if isinstance(event, StepCompleted):
                 first_s = now() if first_s is None else first_s
-                if self._way.uses_own:
-                    ended.append(len(event.token_ids))
-                    board.set_lengths(key, Point(float(np.mean(ended))))
 
         try:
             board.set_lengths(key, self._workload.lengths)
@@ -524,97 +527,108 @@ BUILDS: Mapping[str, Callable[[Path, int | None], Workload]] = {
 }
 
 
-def list_ways(workload: Workload, name: str) -> list[Way]:
+def list_ways(workload: Workload, names: Sequence[str] | None) -> list[Way]:
+    """names: all if None. fcfs is always among them: all are compared with it."""
     usual = ("fcfs", "fcfs+exit", "gang", "default order", "default")
-    ways = [*(Way(variant=variant) for variant in usual), Way(variant="fcfs", is_admitted=False)]
-    if name == "votes":
-        ways.append(Way(variant="default order", uses_own=True))
-    return ways + [Way(variant="fcfs", cap=cap) for cap in workload.caps]
+    ways = [
+        *(Way(variant=variant) for variant in usual),
+        *(Way(variant=variant, is_admitted=False) for variant in ("fcfs", "gang")),
+        *(Way(variant="fcfs", cap=cap) for cap in workload.caps),
+    ]
+    return [way for way in ways if names is None or way.name in ("fcfs", *names)]
 
 
-def serve_load(
-    name: str, path: Path, limit: int | None, programs: int, capacity: float, task: Any
-) -> Rows:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The fields of the command that a load depends on."""
+
+    name: str
+    path: Path
+    limit: int | None
+    programs: int
+    max_running: int
+
+    @property
+    def workload(self) -> Workload:
+        return BUILDS[self.name](self.path, self.limit)
+
+
+def serve_load(load: Load, capacity: float, task: Any) -> Rows:
     """Run one load. task: the fields of its way, its rate and its seed."""
     way, rate, seed = task
-    workload = BUILDS[name](path, limit)
-    count = len(workload.build(False))
-    planned = plan(programs, rate * capacity, seed, "search=1", count)
-    return [r.to_json() for r in run_virtual(Server(workload, Way(**way), planned).run())]
+    count = len(load.workload.build(False))
+    planned = plan(load.programs, rate * capacity, seed, "search=1", count)
+    server = Server(load.workload, Way(**way), planned, load.max_running)
+    return [record.to_json() for record in run_virtual(server.run())]
 
 
-def measure_most(name: str, path: Path, limit: int | None, programs: int) -> float:
+def measure_most(load: Load) -> float:
     """Programs a second that fcfs finishes while all are there at once."""
-    rows = serve_load(name, path, limit, programs, 1.0, ({"variant": "fcfs"}, 1e6, WARM_UP_SEED))
+    rows = serve_load(load, 1.0, ({"variant": "fcfs"}, AT_ONCE, WARM_UP_SEED))
     ended_s: list[float] = [row["arrived_s"] + row["latency_s"] for row in rows]
-    return programs / max(ended_s)
+    return load.programs / max(ended_s)
 
 
-def study(name: str, path: Path, asked: argparse.Namespace) -> dict[str, Any]:
+def study(load: Load, asked: argparse.Namespace) -> dict[str, Any]:
     """The figures of one workload."""
-    workload = BUILDS[name](path, asked.limit)
-    ways = list_ways(workload, name)
-    capacity = measure_most(name, path, asked.limit, asked.programs)
+    workload, capacity = load.workload, measure_most(load)
+    ways = list_ways(workload, asked.ways)
     tasks = [(asdict(w), r, s) for s in range(asked.seeds) for r in asked.rates for w in ways]
-    run = partial(serve_load, name, path, asked.limit, asked.programs, capacity)
-    kept = f"recorded-{name}-{asked.programs}-{asked.limit}-{round(capacity, 4)}"
+    fields = load.name, load.programs, load.limit, load.max_running, round(capacity, 4)
+    kept = "-".join(map(str, ("recorded", *fields)))
     found: dict[Task, list[ProgramRecord]] = {
         (Way(**way).name, rate, seed): [ProgramRecord.from_json(row) for row in rows]
-        for (way, rate, seed), rows in run_in_parallel(kept, run, tasks)
+        for (way, rate, seed), rows in run_in_parallel(
+            kept, partial(serve_load, load, capacity), tasks
+        )
     }
     rights = {
         task: mean([record.answer == "right" for record in records])
         for task, records in found.items()
     }
     figures = summarize(found, rights, workload.factors)
-    print(f"{name}: fcfs finishes {capacity:.3g} programs a second")
+    print(f"{load.name}: fcfs finishes {capacity:.3g} programs a second")
     print(format_study(figures, "of the capacity") + "\n")
-    slo = build_slo(found_at_least(found), workload.factors)
+    slo = build_slo(found, workload.factors)
+    points: dict[float, Points] = {rate: {} for rate in asked.rates}
+    for (name, rate, seed), records in found.items():
+        met = compute_attainment(list_needed_scales(records, slo), 1.0) or 0.0
+        points[rate].setdefault(name, []).append((met, rights[name, rate, seed]))
     return {
         "capacity_per_s": round(capacity, 4),
-        "gain_at_equal_attainment": [
-            compare_accuracy(found, rights, slo, rate, asked.seeds)
-            for rate in asked.rates
-            if workload.caps
-        ],
+        "problems": len({record.problem for records in found.values() for record in records}),
+        "gain_at_equal_attainment": {
+            rate: compare_accuracy(one)
+            for rate, one in points.items()
+            if workload.caps and "default" in one
+        },
         **figures,
     }
 
 
-def found_at_least(found: Mapping[Task, Sequence[ProgramRecord]]) -> list[ProgramRecord]:
-    """The records of fcfs at the lowest rate."""
-    lowest = min(rate for _, rate, _ in found)
-    return [
-        r for (way, rate, _), rows in found.items() if (way, rate) == ("fcfs", lowest) for r in rows
-    ]
-
-
-def compare_accuracy(
-    found: Mapping[Task, Sequence[ProgramRecord]],
-    rights: Mapping[Task, float],
-    slo: Slo,
-    rate: float,
-    seeds: int,
-) -> dict[str, Any]:
-    """How many points more the default has right than fcfs with as few paths for all as meet as
-    many deadlines, between two numbers of them by a straight line. The interval is over seeds."""
+def compare_accuracy(points: Points) -> list[float]:
+    """How many points more the default has right than fcfs, with or without admission or with as
+    few paths for all as meet as many deadlines, between two of them by a straight line. points: by
+    way, (seeds,) shares of deadlines met and of right answers. Returns the mean over seeds and the
+    ends of its interval."""
 
     def measure(of: Sequence[int]) -> float:
         def find(way: str) -> tuple[float, float]:
-            needed = [list_needed_scales(found[way, rate, s], slo) for s in of]
-            met = mean([compute_attainment(one, 1.0) or 0.0 for one in needed])
-            return met, mean([rights[way, rate, s] for s in of])
+            met, right = zip(*(points[way][seed] for seed in of), strict=True)
+            return mean(met), mean(right)
 
         ours = find("default")
-        ways = {way for way, _, _ in found if way == "fcfs" or way[:6] == "fcfs, "}
-        points = sorted(find(way) for way in ways if "no " not in way)
+        met, right = zip(
+            *sorted(find(way) for way in points if way == "fcfs" or way.startswith("fcfs, ")),
+            strict=True,
+        )
         # the most accurate of those that meet at least as many
-        met, right = zip(*points, strict=True)
         best = np.maximum.accumulate(np.array(right)[::-1])[::-1]
         return 100 * (ours[1] - float(np.interp(ours[0], met, best)))
 
-    low, high = bootstrap(list(range(seeds)), measure, draws=1000)
-    return {"rate": rate, "points": [round(one, 2) for one in (measure(range(seeds)), low, high)]}
+    seeds = range(len(points["default"]))
+    low, high = bootstrap(list(seeds), measure, draws=1000)
+    return [round(one, 2) for one in (measure(seeds), low, high)]
 
 
 def main() -> None:
@@ -625,6 +639,8 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", help="names of the table's rows; all if not given")
+    parser.add_argument("--max-running", type=int, default=MAX_RUNNING, help="programs at once")
     parser.add_argument("--limit", type=int, help="problems of a workload")
     asked = parse_arguments(
         parser,
@@ -636,11 +652,14 @@ def main() -> None:
         seeds=1,
     )
     files = dict(zip(BUILDS, (asked.samples, asked.probed, asked.trees), strict=True))
-    figures = {name: study(name, files[name], asked) for name in asked.workloads}
+    fields = {name: getattr(asked, name) for name in ("limit", "programs", "max_running")}
+    figures = {
+        name: study(Load(name=name, path=files[name], **fields), asked) for name in asked.workloads
+    }
     OUTPUT.mkdir(parents=True, exist_ok=True)
     text = json.dumps(figures, indent=1) + "\n"
     (OUTPUT / "recorded_programs.json").write_text(text, encoding="utf-8")
-    report(programs=asked.programs, seeds=asked.seeds, max_running=MAX_RUNNING, **figures)
+    report(programs=asked.programs, seeds=asked.seeds, max_running=asked.max_running, **figures)
 
 
 if __name__ == "__main__":
