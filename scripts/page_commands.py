@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
-from scripts.bench.smoke import ROOT
+from scripts.bench.smoke import ROOT, is_smoke
 
 KEPT = ROOT / "runs" / "page_commands"
 PRELOADED = ("flashedge.engine.vllm.pair", "flashedge.cli.main", "scripts.lab.benchmark.simulate")
@@ -468,6 +468,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="pages-") as folder:
         left_out = len({each.module for each in commands} & NOT_SMOKED.keys())
         if asked.smoke:
+            if is_smoke():
+                sys.exit("a smoke run can't start another one")
             commands = list_smokes(commands)
             runs = smoke(commands, Path(folder))
         elif asked.long:

@@ -53,7 +53,7 @@ async def test_confidences_are_those_of_the_model(generator: VllmGenerator) -> N
         expected = -rows.topk(TOP).values.mean(-1)
         assert found == pytest.approx(expected.tolist(), abs=10 * TOLERANCE)
         assert {chunk.entropies for chunk in chunks} == {()}
-    scorer = Scorer(cast(VllmPair, SimpleNamespace(generator=generator)), PAIR, cut=64)
+    scorer = Scorer(cast(VllmPair, SimpleNamespace(generator=generator)), PAIR, cut=64, say="")
     prefilled = await scorer.measure_confidences(request.token_ids, drawn)
     assert prefilled == pytest.approx(found, abs=10 * TOLERANCE), "as `votes` replays it"
     async with aclosing(generator.extend(replace(request, confidences=False))) as stream:

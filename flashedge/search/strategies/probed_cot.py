@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import ClassVar
 
 from flashedge.answers.equality import decide_equal
@@ -29,6 +30,7 @@ from flashedge.types import Granularity, Limits, NodeId, Problem, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
 _PROBE = 1 << 32  # a seed index that no child has
+_MAX_BRACES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,7 +236,7 @@ class ProbedCot(Search[ProbedState]):
 
 def read_probe(suffix: str, text: str) -> tuple[str | None, int]:
     """The answer in the box that `suffix` opened, or in the first that closes, and where in `text`
-    it ends."""
-    ends = (*(found.end() for found in re.finditer("}", text)), len(text))
+    it ends. Linear in the text's length: an answer of more braces ends with the text."""
+    ends = (*(found.end() for found in islice(re.finditer("}", text), _MAX_BRACES)), len(text))
     read = ((extract_answer(suffix + text[:end]), end) for end in ends)
     return next((found for found in read if found[0] is not None), (None, len(text)))

@@ -28,6 +28,7 @@ from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
 from flashedge.runtime.drive.segments import IncrementalText
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.step_rules import split_steps
+from flashedge.search.strategies.probed_cot import SUFFIX, read_probe
 from tests.support.byte_codec import ByteCodec
 
 FRAGMENTS = (
@@ -74,6 +75,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "runtime.thinking.Thinking.split": THINKING.split,
     "runtime.thinking.Thinking.take_answer": lambda text: THINKING.take_answer((text, text)),
     "search.step_rules.split_steps": split_steps,
+    "search.strategies.probed_cot.read_probe": lambda text: read_probe(SUFFIX, text),
 }
 
 
