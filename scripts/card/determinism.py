@@ -1,10 +1,12 @@
 """What do deterministic requests cost on a card, by rollback and by batch-invariant kernels?
 
-Two generators of the pair run at once, each in a process of its own: the default one, asynchronous
-and without any flag, and one with vLLM's batch-invariant kernels. The setting does nothing on a
-CPU, so a rehearsal compares the default one with itself. First each draws the same requests alone
+Two generators of the pair run on one card, each in a process of its own: the default one,
+asynchronous and without any flag, and one with vLLM's batch-invariant kernels. So the card has to
+hold the model twice: one of 1.5B fits 24 GB, and a 7B in bf16 needs 48. The setting does nothing on
+a CPU, so a rehearsal compares the default one with itself. First each draws the same requests alone
 and beside others: `cases` says how many have other bits. Then the ways take turns in rounds: no
-flag, the flag on a share of the requests, batch-invariant kernels. Lengths follow the paper's
+flag, the flag on a share of the requests, batch-invariant kernels; every second round in reverse.
+Lengths follow the paper's
 ShareGPT; all requests are there at once. In the end matrix products and norms are timed with both
 kinds of kernels (Fig. 4).
 
@@ -33,10 +35,11 @@ from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.self_test_turns import Turns
+from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
 from flashedge.types import Sampling
 from scripts.bench.daemon import ROOT, report
-from scripts.bench.determinism.card import make_jobs
+from scripts.bench.determinism.card import add_row, make_jobs, read_rows
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
@@ -50,6 +53,8 @@ SHARES = (0, 9, 50, 100)
 """Percent of the requests that are deterministic. 9 % is one of eleven."""
 PLAIN, ROLLBACK, INVARIANT = "default", "rollback", "invariant kernels"
 OTHERS = 31
+OTHER_BYTES = 3 << 30
+"""Of an engine, besides its weights and KV: activations, CUDA graphs, the context of CUDA."""
 RATIOS = ("tokens_per_s", "p50_s", "p99_s", "first_token_s", "others_p50_s")
 
 
@@ -181,7 +186,7 @@ def time_kernels(batch_invariant: bool, sizes: Sequence[int], width: int) -> lis
 
     on_cpu = runs_on_cpu()
     device = "cpu" if on_cpu else "cuda"
-    weight = torch.randn(7 * width // 2, width, dtype=torch.bfloat16, device=device)
+    weight = torch.randn(width, 7 * width // 2, dtype=torch.bfloat16, device=device)
     scale = torch.ones(width, dtype=torch.bfloat16, device=device)
 
     def norm(x: torch.Tensor) -> object:
@@ -194,17 +199,19 @@ def time_kernels(batch_invariant: bool, sizes: Sequence[int], width: int) -> lis
             return kernels.rms_norm_batch_invariant(x, scale, 1e-6)
         return _custom_ops.rms_norm(torch.empty_like(x), x, scale, 1e-6)
 
-    if batch_invariant:
-        from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
+    linear: Callable[..., object] = torch.nn.functional.linear
+    if batch_invariant:  # linear layers call it themselves (vllm/model_executor/layers/linear.py)
+        from vllm.model_executor.determinism import batch_invariant as kernels
 
-        init_batch_invariance()
+        kernels.init_batch_invariance()
+        linear = kernels.linear_batch_invariant
     found: list[dict[str, Any]] = []
     wait = (lambda: None) if on_cpu else torch.cuda.synchronize
     for rows in sizes:
-        wide = torch.randn(rows, weight.shape[0], dtype=torch.bfloat16, device=device)
+        wide = torch.randn(rows, weight.shape[1], dtype=torch.bfloat16, device=device)
         narrow = torch.randn(rows, width, dtype=torch.bfloat16, device=device)
         row: dict[str, Any] = {"batch_invariant": batch_invariant, "rows": rows}
-        row["mm_us"] = time_us(partial(torch.mm, wide, weight), wait)
+        row["linear_us"] = time_us(partial(linear, wide, weight), wait)
         row["norm_us"] = time_us(partial(norm, narrow), wait)
         found.append(row)
     return found
@@ -233,11 +240,10 @@ def measure(asked: argparse.Namespace, results: Results, file: Path) -> None:
     with ExitStack() as stack:
         kinds = (False,) if runs_on_cpu() else (False, True)
         pools = {kind: open_pool(stack) for kind in kinds}
-        started = {
-            k: pool.submit(start, asked.pair, asked.kv_bytes, k) for k, pool in pools.items()
-        }
+        tests: dict[bool, Any] = {}
         try:
-            tests = {kind: one.result() for kind, one in started.items()}
+            for k, pool in pools.items():  # in turn, since each looks how much memory is free
+                tests[k] = pool.submit(start, asked.pair, asked.kv_bytes, k).result()
             cases: list[dict[str, Any]] = []
             for kind, pool in pools.items():
                 shape = tests[kind]["replay_shape"]
@@ -249,9 +255,8 @@ def measure(asked: argparse.Namespace, results: Results, file: Path) -> None:
             has_shape = bool(tests[False]["replay_shape"])
             run_rounds(asked, results, file, pools, shares=SHARES if has_shape else SHARES[:1])
         finally:
-            for one, pool in zip(started.values(), pools.values(), strict=True):
-                if one.exception() is None:
-                    pool.submit(stop).result()
+            for kind in tests:
+                pools[kind].submit(stop).result()
 
 
 def run_rounds(
@@ -261,31 +266,45 @@ def run_rounds(
     pools: Mapping[bool, ProcessPoolExecutor],
     shares: Sequence[int],
 ) -> None:
-    """Let the ways take turns, until the time or the rounds are over."""
-    known = {(row["round"], row["percent"], row["way"]) for row in read_runs(file)}
+    """Let the ways take turns, in reverse in every second round, until the time or the rounds are
+    over, but for two rounds."""
+    names = ("requests", "round", "percent", "way")
+    known = {tuple(row[name] for name in names) for row in read_rows(file)}
     longest_s = 0.0
     for pool in pools.values():
         pool.submit(serve, asked.requests, 0, 999).result()  # warm-up
     for turn in count():
-        for percent in shares:
-            for way in (PLAIN, ROLLBACK, INVARIANT):
-                if (turn, percent, way) in known:
+        order = -1 if turn % 2 else 1
+        for percent in shares[::order]:
+            for way in (PLAIN, ROLLBACK, INVARIANT)[::order]:
+                if (key := (asked.requests, turn, percent, way)) in known:
                     continue
                 out_of_time = results.seconds + longest_s > 60 * asked.minutes
-                if turn >= asked.rounds or (out_of_time and turn > 0):
+                if turn >= asked.rounds or (out_of_time and turn > 1):
                     return
                 pool = pools[max(pools) if way == INVARIANT else False]
                 flagged = percent if way == ROLLBACK else 0
                 row = pool.submit(serve, asked.requests, flagged, turn).result()
                 longest_s = max(longest_s, row["seconds"])
-                row = {"round": turn, "percent": percent, "way": way} | row
-                with file.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
+                row = dict(zip(names, key, strict=True)) | row
+                add_row(file, row)
                 print(f"{results.seconds:7.1f} s  {json.dumps(row)}", flush=True)
 
 
-def read_runs(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+def explain_no_room(asked: argparse.Namespace) -> str | None:
+    """Say why the card does not hold two generators of the pair."""
+    import torch
+
+    card = torch.cuda.mem_get_info()[1]
+    pair = find_pair(asked.pair, load_config())
+    weights = find_pair_shapes(pair, load_config())[0].weights_bytes
+    most = card // 2 - asked.kv_bytes - OTHER_BYTES
+    if weights <= most:
+        return None
+    return (
+        f"two generators of {asked.pair} do not fit the card: weights may take {most / 1e9:.1f} GB "
+        f"and take {weights / 1e9:.1f}; choose a smaller pair or fewer --kv-bytes"
+    )
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -315,16 +334,20 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", help="default: the setting `pair`")
-    parser.add_argument("--requests", type=int, default=64, help="of a run")
-    parser.add_argument("--alone", type=int, default=16, help="requests whose bits are compared")
+    parser.add_argument("--requests", type=int, default=32, help="of a run")
+    parser.add_argument("--alone", type=int, default=8, help="requests whose bits are compared")
     parser.add_argument("--rounds", type=int, default=20, help="at most")
-    parser.add_argument("--minutes", type=float, default=5.0, help="rounds end by then")
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="no round begins later, but for two"
+    )
     parser.add_argument("--kv-bytes", **KV_OPTION)
     parser.add_argument("--output", type=Path, help="default: runs/determinism-PAIR")
     asked = parse_arguments(parser, requests=2, alone=1, rounds=1)
     asked.pair = load_config({"pair": asked.pair}).pair
     if runs_on_cpu():
         asked.kv_bytes = min(asked.kv_bytes, 1 << 28)
+    elif why := explain_no_room(asked):
+        parser.error(why)
     folder = make_folder((asked.output or ROOT / "runs" / f"determinism-{asked.pair}").resolve())
     results = Results(folder / "determinism.json", asked.pair)
     measure(asked, results, file := folder / "runs.jsonl")
@@ -336,7 +359,8 @@ def main() -> None:
             for row in open_pool(stack).submit(time_kernels, kind, sizes, width).result()
         ]
     results.add("kernels", kernels)
-    ways = list(compare(read_runs(file)))
+    runs = [row for row in read_rows(file) if row["requests"] == asked.requests]
+    ways = list(compare(runs))
     for rows in (ways, kernels):
         print(format_table(list(rows[0]), [list(row.values()) for row in rows]))
     report(cases=results.found["cases"], ways=ways, kernels=kernels)

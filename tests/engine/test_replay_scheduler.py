@@ -16,10 +16,11 @@ import pytest
 import flashedge
 from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism import PassShape
-from scripts.bench.determinism.token_runner import make_scheduler
+from scripts.bench.determinism.token_runner import VOCABULARY, make_scheduler
 from scripts.bench.flashtts.truncation_real import TruncatingScheduler
-from tests.support.replay_machine import BLOCK, Machine, ScoreMachine
+from tests.support.replay_machine import BLOCK, STOP, Machine, ScoreMachine, draw_path
 from tests.support.search_machine import (
+    ENDS,
     RULES,
     DraftingMachine,
     Search,
@@ -164,6 +165,50 @@ def test_random_searches_with_drafted_tokens(is_async: bool) -> None:
     assert all(found[name] > SCHEDULES // 2 for name in often), found
     assert found["accepted_tokens"] < found["drafted_tokens"]
     assert (found["overlapping"] > SCHEDULES) == is_async
+
+
+def test_a_token_in_flight_is_dropped_with_the_candidates_before_it() -> None:
+    """A child's step ends with a draft's verified tokens, while the draft has drawn on. Nothing of
+    what it drew is kept, so no later token is drawn behind a gap and rolled back."""
+    machine = SearchMachine(draw_search_start(Random(3), (8,)), 0, is_async=True)
+    machine.runner._error_rate = 0.0
+    drafts, replays = machine.scheduler.drafts, machine.scheduler.passes.windows.replays
+    search = Search(name="run", deterministic=True, steps=[])
+    other, step = (
+        Step(path, seed, (seed,), max_tokens=tokens)
+        for tokens, (seed, path) in zip(
+            (50, 3),
+            (
+                (seed, path)
+                for seed, path in ((n, (n % VOCABULARY,)) for n in range(1, 9999))
+                if len(draw_path(path, seed, 50, 128, {STOP, *ENDS})) == 50
+            ),
+            strict=False,
+        )
+    )
+    machine._add(search, other)  # drafts are drawn while it runs
+    machine._add(search, step)
+
+    def find_draft() -> Any:
+        """The draft, once it has verified tokens, candidates, and a token in flight behind them."""
+        for job in drafts._jobs.values():
+            replay = replays.get(job.request.request_id)
+            has_more = replay and replay.candidates and job.request.num_in_flight_tokens
+            if job.draft and job.draft.token_ids and has_more:
+                return job.draft
+        return None
+
+    while find_draft() is None:
+        assert machine._step(), "it is drafted"
+    tokens = len(find_draft().token_ids)
+    for limit in (tokens, 20):
+        search.level += 1
+        step = Step((*step.path, *step.tokens), step.seed, (step.seed,), max_tokens=limit)
+        machine._add(search, step)
+        while not step.is_over:
+            machine._step()
+    assert drafts.counters["kept_tokens"] >= tokens
+    assert machine.scheduler.passes.counters["rollbacks"] == 0
 
 
 @pytest.mark.parametrize(

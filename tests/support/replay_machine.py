@@ -155,10 +155,13 @@ class SchedulerMachine:
     """A scheduler in vLLM's core loop, whose memory changes, whose requests are aborted, and which
     is lost and started again."""
 
+    queued_aborts = 0.5
+
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool = False) -> None:
         """start: makes a scheduler, at first and after each loss."""
         self.draw = Random(seed)
         self._start, self._is_async = start, is_async
+        self._queues = Random(f"{seed} queued aborts")
         self.counters: Counter[str] = Counter()
 
     def _open(self) -> None:
@@ -190,9 +193,12 @@ class SchedulerMachine:
         self.scheduler.kv.set_quota(self.draw.choice((total, self.draw.randint(1, total))))
 
     def _abort(self, name: str) -> None:
-        from vllm.v1.request import RequestStatus
-
-        self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        """End a request between two steps, or between a step's end and its outputs."""
+        if self._queues.random() < self.queued_aborts:
+            self._core.aborts_queue.put([name])
+            self.counters["queued_aborts"] += 1
+        else:
+            self._core.abort_requests([name])
         self.counters["aborted"] += 1
 
     def _count(self) -> None:

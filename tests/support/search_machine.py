@@ -232,6 +232,7 @@ class SearchMachine(SchedulerMachine):
     def _count(self) -> None:
         super()._count()
         self.counters.update(self.scheduler.drafts.counters)
+        self.counters["rollbacks"] += self.scheduler.passes.counters["rollbacks"]
 
     def _check_end(self) -> None:
         while self._is_busy:

@@ -237,7 +237,7 @@ class VllmPair:
             if not self._pair.has_verifier:
                 found["score_shape"] = {}  # no pass will need one
             elif why := explain_spread_sums(self.verifier.options):
-                found["no_passes"] = why
+                found["no_passes"] = found["no_passes"] or why  # the generator's reason first
             else:
                 found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         except TimeoutError:

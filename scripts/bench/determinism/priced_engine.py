@@ -135,8 +135,8 @@ class PricedEngine:
                 named[f"r{number}"] = runner.asked[f"r{number}"] = job
                 scheduler.add_request(_build_request(f"r{number}", job))
             passes.in_flight = len(steps)
-            waits = passes.is_due if self.overlaps else True
-            if not (steps and passes.is_open and waits) and scheduler.has_requests():
+            waits = passes.must_wait() if self.overlaps else bool(steps and passes.is_open)
+            if not waits and scheduler.has_requests():
                 output = scheduler.schedule()
                 ran, (host_s, card_s) = runner.run(output), self.price(output)
                 now_s += host_s

@@ -85,7 +85,8 @@ class StepJob:
     finish: FinishReason | None = None
     """Why the draft has ended, if it has."""
     is_overdrawn: bool = False
-    """Whether tokens in flight come after the draft's end. They are dropped when they arrive."""
+    """Whether tokens in flight come after the draft's end, or after candidates that were dropped
+    with it. They are dropped when they arrive."""
     is_cut: bool = False
     """Whether the last engine step drew tokens after the step's end. They are dropped, and so are
     those in flight, which come after them."""
@@ -275,7 +276,8 @@ class Speculation:
         assert job.label is not None, "it was requested"
         del self._requested[job.label.name]
         if replay := self._scheduler.passes.windows.replays.get(job.request.request_id):
-            replay.drop_candidates()
+            # A token in flight comes after those dropped.
+            job.is_overdrawn = replay.drop_candidates() and job.request.num_in_flight_tokens > 0
         is_full = len(path) >= self._scheduler.max_model_len
         draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
         if draft is None or draft.seed != read_args(job.request.sampling_params)["seed"]:

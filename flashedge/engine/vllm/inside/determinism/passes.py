@@ -78,10 +78,10 @@ class Passes:
         self._last_pass = StepKind.VERIFY
         self.in_flight = 0
         """How many steps are in flight before one is scheduled."""
-        self.is_due = False
-        """Whether a pass waits for these to end."""
-        self._admits = True
-        """Whether a pass may take waiting requests. False after one that found no memory."""
+        self._is_due = False
+        """Whether a pass waits for these, of drafts that are queued only while one is scheduled."""
+        self._full: tuple[int, frozenset[Request]] | None = None
+        """After a pass that found no memory: the free blocks, and the running requests."""
         self._hidden: list[Request] = []
         """The running requests that a pass hides while it is scheduled."""
         self._displaced: list[Request] = []
@@ -110,28 +110,16 @@ class Passes:
             self.counters["stock_steps"] += 1
             windows.step = StepKind.SHARED
             return stock()
-        self._free_full_windows()
-        due = self._find_due()
-        state = BatchState(
-            can_prefill=due.prefill is not None or bool(due.scoring),
-            ready=len(due.ready),
-            waited=max((replay.waited for replay in due.ready), default=0),
-            expects_window=due.expects_window,
-            can_share=bool(due.shared),
-            has_others=due.has_others,
-            last=windows.step,
-            last_pass=self._last_pass,
-        )
-        windows.step = choose_step(state, windows.shape.group)
-        self.is_due = windows.step is not StepKind.SHARED and self.in_flight > 0
-        if self.is_due:
-            windows.step = StepKind.SHARED
+        due, kind = self._choose()
+        self._is_due = kind is not StepKind.SHARED and self.in_flight > 0
+        windows.step = StepKind.SHARED if self._is_due else kind
         if windows.step is StepKind.SHARED:
             self.counters["shared_steps"] += 1
             for replay in due.ready:
                 replay.waited += 1
             output = self._schedule_some(stock, due.shared)
-            self._admits = True
+            if not (output.total_num_scheduled_tokens or self.in_flight):
+                self._full = None  # nothing runs that could free blocks
             return output
         self._last_pass = windows.step
         if windows.step is StepKind.VERIFY:
@@ -143,9 +131,42 @@ class Passes:
         tokens = windows.shape.end_chunk(computed, replay.verified) - computed
         return self._schedule_pass(stock, [replay.request], tokens)
 
+    def must_wait(self) -> bool:
+        """Whether a pass is due while steps are in flight, which have to end first."""
+        if not (self.in_flight and self.is_open):
+            return False
+        return self._is_due or self._choose()[1] is not StepKind.SHARED
+
+    def _choose(self) -> tuple[Due, StepKind]:
+        """Return what is due, and the kind of the next step if none is in flight."""
+        self._free_full_windows()
+        due = self._find_due()
+        state = BatchState(
+            can_prefill=due.prefill is not None or bool(due.scoring),
+            ready=len(due.ready),
+            waited=max((replay.waited for replay in due.ready), default=0),
+            expects_window=due.expects_window,
+            can_share=bool(due.shared),
+            has_others=due.has_others,
+            last=self.windows.step,
+            last_pass=self._last_pass,
+        )
+        return due, choose_step(state, self.windows.shape.group)
+
+    def _admits(self) -> bool:
+        """Whether a pass may take waiting requests. After one that found no memory, only once
+        blocks have come free or a request that ran has left."""
+        if self._full is not None:
+            (free, ran), scheduler = self._full, self._scheduler
+            has_more = scheduler.kv_cache_manager.block_pool.get_num_free_blocks() > free
+            if has_more or not ran.issubset(scheduler.running):
+                self._full = None
+        return self._full is None
+
     def _find_due(self) -> Due:
         """Group all requests, except waiting deterministic ones that no pass may take now."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
+        admits = self._admits()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
             self._group(due, request)
         places = scheduler.max_num_active_reqs - len(scheduler.running)
@@ -153,7 +174,7 @@ class Passes:
         for request in scheduler.waiting:
             if request.request_id in windows.replays:
                 is_full = len(due.ready) + len(due.scoring) >= windows.shape.group
-                if places <= 0 or is_full or not self._admits:
+                if places <= 0 or is_full or not admits:
                     continue
                 places -= 1
             self._group(due, request)
@@ -200,7 +221,7 @@ class Passes:
         requests = [replay.request for replay in due.scoring[: self._count_group()]]
         tokens = self.windows.shape.count_chunk(len(requests))
         rows = tokens * len(requests)
-        with self.windows.pin_prefixes(requests), limit_chunks(self._scheduler, tokens):
+        with limit_chunks(self._scheduler, tokens):
             return self._schedule_pass(stock, requests, rows)
 
     def _schedule_verify(self, stock: Schedule, due: Due) -> SchedulerOutput:
@@ -213,8 +234,7 @@ class Passes:
                 replay.request.num_computed_tokens = self.windows.shape.find_window(replay.verified)
                 replay.is_current = False
         requests = [replay.request for replay in oldest]
-        with self.windows.pin_prefixes(requests):
-            output = self._schedule_pass(stock, requests, self.windows.shape.rows)
+        output = self._schedule_pass(stock, requests, self.windows.shape.rows)
         for replay in oldest:
             request = replay.request
             if request.request_id not in output.num_scheduled_tokens:  # there was no memory for it
@@ -237,10 +257,13 @@ class Passes:
         self, stock: Schedule, requests: list[Request], tokens: int
     ) -> SchedulerOutput:
         assert not any(r.num_in_flight_tokens for r in requests), "see `step_with_batch_queue`"
-        output = self._schedule_some(stock, requests, tokens)
+        with self.windows.pin_prefixes(requests):
+            output = self._schedule_some(stock, requests, tokens)
         self._pass_began_s = time.perf_counter()
-        self._admits = output.total_num_scheduled_tokens > 0
-        self._is_crowded = not self._admits
+        self._is_crowded = not output.total_num_scheduled_tokens
+        if self._is_crowded and len(requests) == 1:  # of several, one may still find memory
+            free = self._scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+            self._full = free, frozenset(self._scheduler.running)
         return output
 
     def _schedule_some(
@@ -437,10 +460,9 @@ def step_with_batch_queue(self: EngineCore) -> Any:
     """Step as vLLM does, but compute a pass to its end, and first end the steps in flight one by
     one. Returns as vLLM's method: the outputs, and whether the model ran."""
     passes = getattr(self.scheduler, "passes", None)
-    in_flight = len(self.batch_queue)
     if passes is not None:
-        passes.in_flight = in_flight
-    if passes is None or not (passes.is_open and passes.is_due and in_flight):
+        passes.in_flight = len(self.batch_queue)
+    if passes is None or not passes.must_wait():
         for future, *_ in self.batch_queue:
             if future.done():
                 future.result()  # raises a failed step's error, which the next one's would hide

@@ -76,10 +76,12 @@ class Replay:
         del request.block_hashes[self.verified // self.hash_block_size :]
         return taken
 
-    def drop_candidates(self) -> None:
-        self.take_candidates()
+    def drop_candidates(self) -> bool:
+        """Returns whether there were any."""
+        dropped = self.take_candidates()
         self.may_end = False
         self.limit_computed()
+        return bool(dropped)
 
     def limit_computed(self) -> None:
         """Count the last token as not computed: the next step computes it."""
