@@ -18,7 +18,7 @@ from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism import PassShape
 from scripts.bench.determinism.token_runner import VOCABULARY, make_scheduler
 from scripts.bench.flashtts.truncation_real import TruncatingScheduler
-from tests.support.replay_machine import BLOCK, STOP, Machine, ScoreMachine, draw_path
+from tests.support.replay_machine import BLOCK, STOP, Asked, Machine, ScoreMachine, draw_path
 from tests.support.search_machine import (
     ENDS,
     RULES,
@@ -165,6 +165,64 @@ def test_random_searches_with_drafted_tokens(is_async: bool) -> None:
     assert all(found[name] > SCHEDULES // 2 for name in often), found
     assert found["accepted_tokens"] < found["drafted_tokens"]
     assert (found["overlapping"] > SCHEDULES) == is_async
+
+
+def make_noted() -> tuple[Machine, list[tuple[int, bool]]]:
+    """An asynchronous core, and a list that takes each step's tokens and whether it is a pass."""
+    start = partial(make_scheduler, PassShape(window=16), MODEL, blocks=100, block_tokens=BLOCK)
+    machine = Machine(partial(start, sequences=8, max_model_len=128), 0, is_async=True)
+    machine.runner._error_rate = 0.0
+    schedule = machine.scheduler.schedule
+    steps: list[tuple[int, bool]] = []
+
+    def note(*args: Any) -> Any:
+        output = schedule(*args)
+        steps.append((output.total_num_scheduled_tokens, machine.scheduler.passes.is_pass))
+        return output
+
+    machine.scheduler.schedule = note
+    return machine, steps
+
+
+def ask(machine: Machine, name: str, *, deterministic: bool) -> Asked:
+    """Add a request that draws 20 tokens at least."""
+    asked = Asked(prompt=(1, 2, 3), seed=1, max_tokens=90, deterministic=deterministic)
+    while len(draw_path(asked.prompt, asked.seed, 90, 128)) < 20:
+        asked.seed += 1
+    machine._names[name] = asked
+    machine._add(name, asked)
+    return asked
+
+
+def test_no_step_is_scheduled_while_a_pass_waits() -> None:
+    """The step in flight ends instead, and no step without tokens goes to the model."""
+    machine, steps = make_noted()
+    asked = ask(machine, "r0", deterministic=True)
+    while not asked.is_over:
+        machine._step()
+    assert (0, False) not in steps
+    assert sum(is_pass for _, is_pass in steps) > 1
+
+
+def test_a_request_without_memory_ends_the_overlap_once() -> None:
+    """A pass that found no memory for it is tried again when a request has left."""
+    machine, steps = make_noted()
+    manager, lacking = machine.scheduler.kv_cache_manager, {"late"}
+    allocate = manager.allocate_slots
+    manager.allocate_slots = lambda request, *args, **options: (
+        None if request.request_id in lacking else allocate(request, *args, **options)
+    )
+    ask(machine, "r0", deterministic=False)
+    machine._step()
+    late = ask(machine, "late", deterministic=True)
+    for _ in range(15):
+        machine._step()
+    assert steps.count((0, True)) == 1
+    lacking.clear()
+    machine._abort("r0")
+    while not late.is_over:
+        machine._step()
+    assert steps.count((0, True)) == 1
 
 
 def test_a_token_in_flight_is_dropped_with_the_candidates_before_it() -> None:

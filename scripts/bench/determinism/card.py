@@ -239,6 +239,25 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
+def format_ways(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The page's table of `summarize`: throughput with its interval; median latency of others."""
+    cases = list(dict.fromkeys((r["model"], r["host"], r["wrong"]) for r in rows))
+    lines: defaultdict[tuple[Any, ...], dict[Any, str]] = defaultdict(dict)
+    for row in rows:
+        low, high = f"{row['from']:.2f}", f"{row['to']:.2f}"
+        within = f" ({low}–{high})" if low != high else ""
+        text = f"{row['throughput']:.2f}{within}; {row['others_p50']:.2f}"
+        share = "any" if "slowdown" in WAYS[row["way"]] else f"{row['percent']} %"
+        case = row["model"], row["host"], row["wrong"]
+        lines[LOADS.index(row["load"]), [*WAYS].index(row["way"]), share][case] = text
+    names = [", ".join(case) for case in cases]
+    body = [
+        [LOADS[load], [*WAYS][way], share, *(texts.get(case, "–") for case in cases)]
+        for (load, way, share), texts in sorted(lines.items(), key=lambda one: one[0][:2])
+    ]
+    return format_table(["load", "way", "deterministic", *names], body)
+
+
 def compare_shapes(
     engine: PricedEngine, jobs: Sequence[Timed], groups: Sequence[int] = GROUPS
 ) -> Iterator[dict[str, Any]]:
@@ -328,7 +347,10 @@ def main() -> None:
             if "stalls" in parts:
                 stall = measure_stall(engine, 512 if small else LONG)
                 found.setdefault("stalls", []).append({"model": name, **stall})
-    for rows in found.values():
+    for part, rows in found.items():
+        if part == "ways":
+            print(format_ways(rows))
+            continue
         print(format_table(list(rows[0]), [[_cell(v) for v in row.values()] for row in rows]))
     report(simulated=CARD.sheet, **found)
 

@@ -15,7 +15,8 @@ from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner as FirstRunner
 
 from flashedge.config import load_config
-from flashedge.engine.vllm import pair
+from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.vllm import pair, shape_probe
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
@@ -185,3 +186,24 @@ def test_batch_invariant_kernels_also_add_the_sums_of_cards_in_one_order() -> No
     )
     assert explain_spread_sums(options) is not None
     assert explain_spread_sums(replace(options, batch_invariant=True)) is None
+
+
+async def test_the_reason_of_the_generator_goes_before_that_of_the_verifier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def find_nothing(*_: object, **__: object) -> dict[str, Any]:
+        return {}
+
+    monkeypatch.setattr(pair, "check_invariance", find_nothing)
+    monkeypatch.setattr(pair, "build_fingerprint", lambda *_: {})
+    options = EngineOptions(
+        name="verifier", model=Path(), dtype="bfloat16", max_model_len=8, kv_bytes=8, cards=2
+    )
+    engines: Any = object.__new__(pair.VllmPair)
+    engines._pair, engines._config = SimpleNamespace(has_verifier=True), None
+    engines.verifier = SimpleNamespace(options=options)
+    for changes, told in ({"second_runner": True}, "second"), ({"cards": 1}, "the verifier"):
+        engines.generator = SimpleNamespace(options=replace(options, **changes))
+        monkeypatch.setattr(shape_probe, "choose_shape", find_nothing)
+        why, _ = (await engines.self_test(Turns()))["no_passes"]
+        assert told in why

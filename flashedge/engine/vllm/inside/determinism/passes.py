@@ -132,10 +132,11 @@ class Passes:
         return self._schedule_pass(stock, [replay.request], tokens)
 
     def must_wait(self) -> bool:
-        """Whether a pass is due while steps are in flight, which have to end first."""
+        """Whether steps are in flight which have to end first: a pass is due, or nothing is."""
         if not (self.in_flight and self.is_open):
             return False
-        return self._is_due or self._choose()[1] is not StepKind.SHARED
+        due, kind = self._choose()
+        return self._is_due or kind is not StepKind.SHARED or not due.shared
 
     def _choose(self) -> tuple[Due, StepKind]:
         """Return what is due, and the kind of the next step if none is in flight."""
