@@ -14,7 +14,7 @@ deterministic requests too. A pass takes candidates back, and these can't be in 
 pass is due, the steps in flight end first, and nothing is scheduled until the pass has ended. The
 model runner copies the tokens of a pass to the host before it returns.
 
-Ref: arXiv 2601.17768 §4; ADR 20, 38. Checked with vLLM 0.32.0.
+Ref: arXiv 2601.17768 §4; ADR 20, 36. Checked with vLLM 0.32.0.
 """
 
 import time
