@@ -30,7 +30,7 @@ from flashedge.types import Granularity, Limits, NodeId, Problem, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
 _PROBE = 1 << 32  # a seed index that no child has
-_MAX_BRACES = 16
+_MAX_BRACES = 16  # of a probe's text that may end its answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
