@@ -78,7 +78,8 @@ LIMIT_S = 300.0
 """A smoke run that takes longer failed."""
 GRACE_S = 10.0
 """What a run that is ended has to stop its daemon."""
-AT_ONCE = 2
+AT_ONCE = 4
+"""More than two cores, since scripts wait for engines and daemons."""
 _BLOCK = re.compile(r"^( *)```sh\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _VENV = ".venv/bin/"

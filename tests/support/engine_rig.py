@@ -7,7 +7,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepScores, Verifier
+from flashedge.engine.base import (
+    Engine,
+    ExtendRequest,
+    Generator,
+    ScoreRequest,
+    StepScores,
+    Verifier,
+)
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
 
 STEP_TOKENS = 256
@@ -127,7 +134,7 @@ async def first_chunk(generator: Generator, request: ExtendRequest, started: asy
             started.set()
 
 
-async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:
+async def settle(engine: Engine, timeout_s: float = 10.0) -> None:
     """Wait until the engine holds no request and no block. After a cancel, `timeout_s` should be
     less than the cancelled work would have taken."""
     with contextlib.suppress(TimeoutError):

@@ -54,7 +54,7 @@ class FakeProtocols:
         if self.failure is not None:
             raise self.failure
         if not {"messages", "prompt", "input", "tokens"} & body.keys():
-            error = {"message": "nothing to answer", "type": "BadRequestError"}
+            error: dict[str, Any] = {"message": "nothing to answer", "type": "BadRequestError"}
             error |= {"param": None, "code": 400}
             await JSONResponse({"error": error}, status_code=400)(scope, receive, send)
             return

@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--kv", nargs="+", default=["34MiB", "512MiB"], help="of both engines")
     parser.add_argument("--problems", type=int, default=40)
-    asked = parse_arguments(parser)
+    asked = parse_arguments(parser, n=[4], kv=["64MiB"], problems=2)
     load = os.getloadavg()[0]
     rows = asyncio.run(measure(asked))
     report(load=[load, os.getloadavg()[0]], cells=rows)

@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=8)
     parser.add_argument("--shares", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=2)
-    given = parse_arguments(parser)
+    given = parse_arguments(parser, mib=96, n=4, problems=1, shares=2, rounds=1)
     asyncio.run(measure(given.mib * MIB, given.n, given.problems, given.shares, given.rounds))
 
 
