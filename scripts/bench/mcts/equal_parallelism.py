@@ -94,26 +94,11 @@ HEAD = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedLimiter(RolloutLimiter):
-    """The paper's constant M."""
-
-    bound: int
-
-    def limit(
-        self,
-        runs: Sequence[RolloutCandidate],
-        allocator: Allocator,
-        load: EngineLoad,
-        cost: RolloutCost | None,
-    ) -> Limit:
-        return Limit(budget=self.bound, reason="M")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BoundedLimiter(RolloutLimiter):
-    """The product's gate, which here may not let more through than M."""
+    """Lets M rollouts through, as in the paper, or what the product's gate allows, at most M."""
 
     bound: int
+    is_gated: bool
 
     def limit(
         self,
@@ -122,6 +107,8 @@ class BoundedLimiter(RolloutLimiter):
         load: EngineLoad,
         cost: RolloutCost | None,
     ) -> Limit:
+        if not self.is_gated:
+            return Limit(budget=self.bound, reason="M")
         found = RolloutLimiter.limit(self, runs, allocator, load, cost)
         return replace(found, budget=min(found.budget, self.bound))
 
@@ -140,8 +127,8 @@ class Trial:
 
 def list_trials(bound: int) -> Mapping[str, Trial]:
     """The variants, each with at most `bound` rollouts in flight."""
-    constant = Boost(allocator=Allocator(), limiter=FixedLimiter(bound=bound), most=bound)
-    gate = BoundedLimiter(bound=bound)
+    fixed, gate = (BoundedLimiter(bound=bound, is_gated=gated) for gated in (False, True))
+    constant = Boost(allocator=Allocator(), limiter=fixed, most=bound)
     plain = partial(Trial, jobs=bound)
 
     def search(*options: Mapping[str, Any], boost: Boost | None = None) -> Variant:

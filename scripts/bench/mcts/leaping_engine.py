@@ -8,6 +8,7 @@ step after which something has arrived. Engines on one device take turns, step b
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -266,3 +267,19 @@ class LeapingVerifier(LeapingEngine):
         return StepScores(
             scores=tuple(scores), tokens=len(tokens), cached_tokens=sequence.cached or 0
         )
+
+
+@dataclass(frozen=True)
+class LeapingTwins:
+    """Implements `TwinEngines`."""
+
+    generator: LeapingGenerator
+    verifier: LeapingVerifier
+
+    @property
+    def stock_generator(self) -> LeapingGenerator:
+        return self.generator
+
+    @property
+    def stock_verifier(self) -> LeapingVerifier:
+        return self.verifier

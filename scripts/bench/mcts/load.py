@@ -27,7 +27,12 @@ from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.limiter import RolloutCost, RolloutLimiter
 from flashedge.search.voting import Search
 from scripts.bench.mcts.content import Contents, SimulatedProblem
-from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
+from scripts.bench.mcts.leaping_engine import (
+    LeapingGenerator,
+    LeapingTwins,
+    LeapingVerifier,
+    SharedDevice,
+)
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.point import Point
 from scripts.bench.mcts.recorded_tree import RecordedProblem
@@ -164,7 +169,7 @@ class _Server:
             )
         self._records: dict[int, SearchRecord] = {}
         optimizations = Optimizations.only("suffix_scoring", "score_once")
-        self._twins = _Twins(generator, verifier)
+        self._twins = LeapingTwins(generator, verifier)
         self._built = build_engines(optimizations, self._twins, grader=IntegerGrader())
         began_s = now()
         async with asyncio.TaskGroup() as group:
@@ -243,22 +248,6 @@ class _Server:
             boosts=boosts,
             cancelled_tokens=driver.cancelled_tokens,
         )
-
-
-@dataclass(frozen=True)
-class _Twins:
-    """Implements `TwinEngines`."""
-
-    generator: LeapingGenerator
-    verifier: LeapingVerifier
-
-    @property
-    def stock_generator(self) -> LeapingGenerator:
-        return self.generator
-
-    @property
-    def stock_verifier(self) -> LeapingVerifier:
-        return self.verifier
 
 
 def _build_config(place: Place, shape: ModelShape, kv_bytes: int, device: Device) -> SimConfig:

@@ -67,6 +67,7 @@ from scripts.bench.flashtts.study import run_in_parallel
 from scripts.bench.mcts.content import FIRST, Content, Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import (
     LeapingGenerator,
+    LeapingTwins,
     LeapingVerifier,
     RecordedJob,
     SharedDevice,
@@ -455,7 +456,7 @@ class Server:
             )
         self._engines = build_engines(
             Optimizations.only("suffix_scoring", "score_once"),
-            Twins(generator, verifier),
+            LeapingTwins(generator, verifier),
             grader=IntegerGrader(),
         )
         records: list[ProgramRecord] = []
@@ -499,22 +500,6 @@ class Server:
             output_tokens=tokens,
             answer=outcome.finish.answer,
         )
-
-
-@dataclass(frozen=True)
-class Twins:
-    """Implements `TwinEngines`."""
-
-    generator: LeapingGenerator
-    verifier: LeapingVerifier
-
-    @property
-    def stock_generator(self) -> LeapingGenerator:
-        return self.generator
-
-    @property
-    def stock_verifier(self) -> LeapingVerifier:
-        return self.verifier
 
 
 # ---------------------------------------------------------------- the study
